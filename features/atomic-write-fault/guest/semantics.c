@@ -1,0 +1,1265 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What a program may rely on when an atomic or exclusive access faults.
+ *
+ * The kernel treats such a fault as a write, so that the first touch of a page
+ * populates it.  Nothing else may change: access errors are one SIGSEGV with the
+ * right code and address, and userfaultfd, copy-on-write, dirty tracking, memory
+ * tags and the rest behave as they do for a plain store.
+ *
+ * The tests hold on any kernel and in any mode of an emulator.  What only a
+ * kernel with the feature promises (one fault, an event marked as a write, a
+ * huge page at once) is checked if the kernel has the counters and its command
+ * line does not switch the feature off; the environment variable
+ * EXPECT_PROMOTE=0|1 overrides this.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/magic.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <time.h>
+
+#include "kselftest_harness.h"
+
+#include "access.h"
+#include "vmstat.h"
+
+#ifndef SEGV_PKUERR
+#define SEGV_PKUERR		4
+#endif
+#ifndef SEGV_MTESERR
+#define SEGV_MTESERR		9
+#endif
+#ifndef PROT_MTE
+#define PROT_MTE		0x20
+#endif
+#ifndef HWCAP2_MTE
+#define HWCAP2_MTE		(1UL << 18)
+#endif
+#ifndef PR_MTE_TCF_SYNC
+#define PR_MTE_TCF_SYNC		(1UL << 1)
+#endif
+#ifndef PR_MTE_TAG_SHIFT
+#define PR_MTE_TAG_SHIFT	3
+#endif
+#ifndef UFFD_FEATURE_WP_UNPOPULATED
+#define UFFD_FEATURE_WP_UNPOPULATED	(1 << 13)
+#endif
+
+#define RW	(PROT_READ | PROT_WRITE)
+
+/* One of each sort, for the tests that need not try every instruction. */
+static const char * const samples[] = {
+	"store", "load", "ldapr", "ldadd", "ldaddalb", "stadd", "swpal", "cas",
+	"casp", "swpp", "ldxr", "ldaxr", "ldxp", "ldxr_only", "ldaxp_only",
+};
+
+#define for_each_sample(a)							\
+	for (size_t sample_ = 0;						\
+	     sample_ < ARRAY_SIZE(samples) && ((a) = access_find(samples[sample_])); \
+	     sample_++)								\
+		if (access_supported(a))
+
+/* The harness's EXPECT_..., saying which access failed, and fit for if and else. */
+#define CHECK(what, a, ...)							\
+do {										\
+	EXPECT_##what(__VA_ARGS__)						\
+		TH_LOG("%s", (a)->name);					\
+} while (0)
+
+#define CHECK_EQ(a, expected, seen)	CHECK(EQ, a, expected, seen)
+#define CHECK_LT(a, expected, seen)	CHECK(LT, a, expected, seen)
+#define CHECK_LE(a, expected, seen)	CHECK(LE, a, expected, seen)
+#define CHECK_TRUE(a, seen)		CHECK(TRUE, a, seen)
+#define CHECK_FALSE(a, seen)		CHECK(FALSE, a, seen)
+
+static size_t page_size(void)
+{
+	return sysconf(_SC_PAGESIZE);
+}
+
+/* Does this kernel promise to treat the access as a write? */
+static bool promoted(const struct access *a)
+{
+	const char *override = getenv("EXPECT_PROMOTE");
+	static struct vmstat vmstat;
+	bool atomics;
+
+	if (a->class == ACCESS_STORE)
+		return true;
+	if (a->class == ACCESS_LOAD)
+		return false;
+	if (override)
+		return atoi(override);
+	vmstat_read(&vmstat);
+	atomics = vmstat_get(&vmstat, "atomic_write_fault") != VMSTAT_ABSENT &&
+		  !cmdline_has("arm64.atomic_write_fault=0");
+	if (a->class == ACCESS_ATOMIC)
+		return atomics;
+	return atomics && !cmdline_has("arm64.atomic_write_fault_exclusive=0");
+}
+
+/* Map untouched anonymous memory, without huge pages. */
+static void *map_pages(int pages, int prot)
+{
+	size_t size = pages * page_size();
+	void *p;
+
+	p = mmap(NULL, size, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED) {
+		perror("mmap");
+		abort();
+	}
+	madvise(p, size, MADV_NOHUGEPAGE);
+	return p;
+}
+
+static void unmap_pages(void *p, int pages)
+{
+	munmap(p, pages * page_size());
+}
+
+/* Do the access and count the faults of this thread, and nobody else's. */
+static long faults_of(const struct access *a, void *p)
+{
+	unsigned long scratch[2] __attribute__((aligned(16))) = { 0, 0 };
+	struct rusage first, last;
+
+	a->run(scratch);
+	getrusage(RUSAGE_THREAD, &last);
+	getrusage(RUSAGE_THREAD, &first);
+	a->run(p);
+	getrusage(RUSAGE_THREAD, &last);
+	return last.ru_minflt + last.ru_majflt - first.ru_minflt - first.ru_majflt;
+}
+
+/* Is the memory at p what the access makes of 16 bytes that were "was"? */
+static bool holds_result(const struct access *a, const void *p, const void *was)
+{
+	unsigned char expected[16];
+
+	memcpy(expected, was, sizeof(expected));
+	access_model(a, expected);
+	return !memcmp(p, expected, sizeof(expected));
+}
+
+static const unsigned char zeroes[16];
+
+/* Signals: count them, remember the last one, and leave the access. */
+static sigjmp_buf segv_return;
+static sig_atomic_t segv_count;
+static siginfo_t segv_info;
+
+static void segv_handler(int signal, siginfo_t *info, void *context)
+{
+	(void)context;
+	segv_count++;
+	segv_info = *info;
+	segv_info.si_signo = signal;
+	siglongjmp(segv_return, 1);
+}
+
+static void catch_segv(void)
+{
+	struct sigaction action = {
+		.sa_sigaction = segv_handler, .sa_flags = SA_SIGINFO
+	};
+
+	sigaction(SIGSEGV, &action, NULL);
+	sigaction(SIGBUS, &action, NULL);
+}
+
+/* Do the access; return the number of signals it got. */
+static int signals_of(const struct access *a, void *p)
+{
+	segv_count = 0;
+	memset(&segv_info, 0, sizeof(segv_info));
+	if (!sigsetjmp(segv_return, 1))
+		a->run(p);
+	return segv_count;
+}
+
+/* Check that the access gets one signal with that code, at that address. */
+#define CHECK_ONE_SIGNAL(a, p, signal, code)					\
+do {										\
+	CHECK_EQ(a, 1, signals_of(a, p));					\
+	CHECK_EQ(a, signal, segv_info.si_signo);				\
+	CHECK_EQ(a, code, segv_info.si_code);					\
+	CHECK_EQ(a, (void *)((unsigned long)(p) << 8 >> 8), segv_info.si_addr);	\
+} while (0)
+
+#define CHECK_ONE_SEGV(a, p, code)	CHECK_ONE_SIGNAL(a, p, SIGSEGV, code)
+
+/* Places in a page where accesses are tried: first, in between, last. */
+static size_t offset_in_page(int i)
+{
+	const size_t offsets[] = { 0, 0x7f0, page_size() - 16 };
+
+	return offsets[i];
+}
+
+#define OFFSETS		3
+
+/* Every instruction, one untouched page each. */
+TEST(every_access_populates_with_the_right_value)
+{
+	const struct access *a;
+	int tried = 0;
+	long faults;
+	char *p;
+
+	for_each_access(a) {
+		if (!access_supported(a))
+			continue;
+		p = map_pages(1, RW);
+		faults = faults_of(a, p + 0x7f0);
+		CHECK_TRUE(a, holds_result(a, p + 0x7f0, zeroes));
+		CHECK_LE(a, faults, 2);
+		CHECK_LE(a, 1, faults);
+		if (promoted(a) || !access_writes(a)) {
+			CHECK_EQ(a, 1, faults);
+		}
+		unmap_pages(p, 1);
+		tried++;
+	}
+	TH_LOG("%d instructions tried", tried);
+}
+
+/* A load-exclusive gets a page of its own; a plain load gets the zero page. */
+TEST(only_exclusives_and_atomics_are_forced_to_write)
+{
+	const struct access *a;
+	long anonymous;
+	char *p;
+
+	for_each_access(a) {
+		if (!access_supported(a) || access_writes(a))
+			continue;
+		p = map_pages(1, RW);
+		a->run(p);
+		anonymous = smaps_kib(p, page_size(), "Anonymous");
+		CHECK_EQ(a, promoted(a) ? (long)page_size() / 1024 : 0, anonymous);
+		unmap_pages(p, 1);
+	}
+}
+
+/* Present page, no write permission. */
+TEST(read_only_page_gives_one_access_error)
+{
+	unsigned char value[16], initial[16];
+	const struct access *a;
+	char *p;
+	int i;
+
+	catch_segv();
+	p = map_pages(1, RW);
+	for_each_access(a) {
+		if (!access_supported(a))
+			continue;
+		access_initial(a, initial);
+		for (i = 0; i < OFFSETS; i++) {
+			memcpy(p + offset_in_page(i), initial, sizeof(initial));
+			ASSERT_EQ(0, mprotect(p, page_size(), PROT_READ));
+			if (access_writes(a))
+				CHECK_ONE_SEGV(a, p + offset_in_page(i), SEGV_ACCERR);
+			else
+				CHECK_EQ(a, 0, signals_of(a, p + offset_in_page(i)));
+			memcpy(value, p + offset_in_page(i), sizeof(value));
+			CHECK_EQ(a, 0, memcmp(value, initial, sizeof(value)));
+			ASSERT_EQ(0, mprotect(p, page_size(), RW));
+		}
+	}
+}
+
+/* Nobody has touched the page yet: the first fault must not grant a write. */
+TEST(untouched_read_only_page_gives_one_access_error)
+{
+	const struct access *a;
+	char *p;
+	int i;
+
+	catch_segv();
+	for_each_access(a) {
+		if (!access_supported(a))
+			continue;
+		for (i = 0; i < OFFSETS; i++) {
+			p = map_pages(1, PROT_READ);
+			if (access_writes(a))
+				CHECK_ONE_SEGV(a, p + offset_in_page(i), SEGV_ACCERR);
+			else
+				CHECK_EQ(a, 0, signals_of(a, p + offset_in_page(i)));
+			CHECK_EQ(a, 0, memcmp(p + offset_in_page(i), zeroes, sizeof(zeroes)));
+			CHECK_EQ(a, 0, smaps_kib(p, page_size(), "Anonymous"));
+			unmap_pages(p, 1);
+		}
+	}
+}
+
+TEST(read_only_shared_memory_gives_one_access_error)
+{
+	const struct access *a;
+	char *p;
+	int fd;
+
+	catch_segv();
+	fd = memfd_create("read-only", MFD_CLOEXEC);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, page_size()));
+	for_each_sample(a) {
+		p = mmap(NULL, page_size(), PROT_READ, MAP_SHARED, fd, 0);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		if (access_writes(a))
+			CHECK_ONE_SEGV(a, p, SEGV_ACCERR);
+		else
+			CHECK_EQ(a, 0, signals_of(a, p));
+		CHECK_EQ(a, 0, memcmp(p, zeroes, sizeof(zeroes)));
+		unmap_pages(p, 1);
+	}
+}
+
+TEST(inaccessible_page_gives_one_access_error)
+{
+	const struct access *a;
+	char *p;
+	int i;
+
+	catch_segv();
+	p = map_pages(2, RW);
+	p[0] = 1;	/* one page is there, one is not */
+	ASSERT_EQ(0, mprotect(p, 2 * page_size(), PROT_NONE));
+	for_each_access(a) {
+		if (!access_supported(a))
+			continue;
+		for (i = 0; i < OFFSETS; i++) {
+			CHECK_ONE_SEGV(a, p + offset_in_page(i), SEGV_ACCERR);
+			CHECK_ONE_SEGV(a, p + page_size() + offset_in_page(i), SEGV_ACCERR);
+		}
+	}
+	ASSERT_EQ(0, mprotect(p, 2 * page_size(), RW));
+	EXPECT_EQ(1, p[0]);
+}
+
+TEST(unmapped_address_gives_one_mapping_error)
+{
+	const struct access *a;
+	char *p;
+	int i;
+
+	catch_segv();
+	p = map_pages(3, RW);
+	unmap_pages(p + page_size(), 1);
+	p += page_size();
+	for_each_access(a) {
+		if (!access_supported(a))
+			continue;
+		for (i = 0; i < OFFSETS; i++)
+			CHECK_ONE_SEGV(a, p + offset_in_page(i), SEGV_MAPERR);
+	}
+}
+
+/* Beyond the end of a private file there is no page to populate. */
+TEST(private_file_beyond_its_end_gives_one_bus_error)
+{
+	const struct access *a;
+	char *p;
+	int fd;
+
+	catch_segv();
+	fd = memfd_create("short", MFD_CLOEXEC);
+	ASSERT_LE(0, fd);
+	p = mmap(NULL, page_size(), RW, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, (void *)p);
+	for_each_sample(a) {
+		CHECK_ONE_SIGNAL(a, p + 0x7f0, SIGBUS, BUS_ADRERR);
+	}
+}
+
+static void *with_tag(void *p, unsigned long tag)
+{
+	return (void *)((unsigned long)p | tag << 56);
+}
+
+/* Addresses with a tag in the top byte, without memory tagging. */
+TEST(top_byte_of_the_address_is_ignored)
+{
+	const struct access *a;
+	char *p;
+
+	catch_segv();
+	for_each_sample(a) {
+		p = map_pages(2, RW);
+		if (promoted(a))
+			CHECK_EQ(a, 1, faults_of(a, with_tag(p, 0x5a)));
+		else
+			a->run(with_tag(p, 0x5a));
+		CHECK_TRUE(a, holds_result(a, p, zeroes));
+		if (access_writes(a)) {
+			ASSERT_EQ(0, mprotect(p + page_size(), page_size(), PROT_READ));
+			CHECK_ONE_SEGV(a, with_tag(p + page_size(), 0x5a), SEGV_ACCERR);
+		}
+		unmap_pages(p, 2);
+	}
+}
+
+/* ldadd x1, x2, [x0]; ret */
+static const unsigned int ldadd_code[] = { 0xf8210002, 0xd65f03c0 };
+
+/* Put the code into a page of its own, which may then only be used as "prot" says. */
+static char *make_code(int prot)
+{
+	char *code = map_pages(1, RW);
+
+	memcpy(code, ldadd_code, sizeof(ldadd_code));
+	__builtin___clear_cache(code, code + sizeof(ldadd_code));
+	return mprotect(code, page_size(), prot) ? NULL : code;
+}
+
+static unsigned long call_ldadd(void *code, void *p, unsigned long value)
+{
+	register unsigned long x0 asm("x0") = (unsigned long)p;
+	register unsigned long x1 asm("x1") = value;
+	register unsigned long x2 asm("x2");
+
+	asm volatile("blr %[code]"
+		     : "=r" (x2), "+r" (x0), "+r" (x1) : [code] "r" (code)
+		     : "x3", "x4", "x30", "memory");
+	return x2;
+}
+
+/* The kernel cannot read this instruction; the access works all the same. */
+TEST(execute_only_code_works)
+{
+	unsigned long *p;
+	char *code;
+
+	if (!(getauxval(AT_HWCAP) & HWCAP_ATOMICS))
+		SKIP(return, "no LSE atomics");
+	catch_segv();
+	code = make_code(PROT_EXEC);
+	ASSERT_NE(NULL, code);
+	p = map_pages(1, RW);
+	EXPECT_EQ(0, call_ldadd(code, p, 5));
+	EXPECT_EQ(5, call_ldadd(code, p, 2));
+	EXPECT_EQ(7, *p);
+	ASSERT_EQ(0, mprotect(p, page_size(), PROT_READ));
+	segv_count = 0;
+	if (!sigsetjmp(segv_return, 1))
+		call_ldadd(code, p, 1);
+	EXPECT_EQ(1, segv_count);
+	EXPECT_EQ(SEGV_ACCERR, segv_info.si_code);
+	EXPECT_EQ((void *)p, segv_info.si_addr);
+	EXPECT_EQ(7, *p);
+}
+
+/* A jump into code that is not there is an instruction fault like any other. */
+TEST(missing_code_gives_one_mapping_error)
+{
+	unsigned long *p = map_pages(1, RW);
+	char *code = make_code(PROT_READ | PROT_EXEC);
+
+	catch_segv();
+	ASSERT_NE(NULL, code);
+	unmap_pages(code, 1);
+	segv_count = 0;
+	if (!sigsetjmp(segv_return, 1))
+		call_ldadd(code, p, 1);
+	EXPECT_EQ(1, segv_count);
+	EXPECT_EQ(SEGV_MAPERR, segv_info.si_code);
+	EXPECT_EQ((void *)code, segv_info.si_addr);
+}
+
+/* userfaultfd: one thread resolves events, and remembers them. */
+struct uffd {
+	pthread_t thread;
+	int fd;
+	int stop[2];
+	char *area;
+	bool zeropage;
+	bool write_protect;
+	int events;
+	unsigned long flags;	/* of the last event */
+	unsigned long address;
+};
+
+static void uffd_resolve(struct uffd *uffd, unsigned long address)
+{
+	static unsigned long content[65536 / sizeof(long)] = { 0 };
+	struct uffdio_writeprotect wp = {
+		.range = { .start = address, .len = page_size() }
+	};
+	struct uffdio_zeropage zero = {
+		.range = { .start = address, .len = page_size() }
+	};
+	struct uffdio_copy copy = {
+		.dst = address, .src = (unsigned long)content, .len = page_size()
+	};
+
+	if (uffd->write_protect)
+		ioctl(uffd->fd, UFFDIO_WRITEPROTECT, &wp);
+	else if (uffd->zeropage)
+		ioctl(uffd->fd, UFFDIO_ZEROPAGE, &zero);
+	else
+		ioctl(uffd->fd, UFFDIO_COPY, &copy);
+}
+
+static void *uffd_serve(void *argument)
+{
+	struct uffd *uffd = argument;
+	struct pollfd polled[] = {
+		{ .fd = uffd->fd, .events = POLLIN },
+		{ .fd = uffd->stop[0], .events = POLLIN },
+	};
+	struct uffd_msg message;
+
+	while (poll(polled, 2, -1) > 0 && !polled[1].revents) {
+		if (read(uffd->fd, &message, sizeof(message)) != sizeof(message))
+			continue;
+		if (message.event != UFFD_EVENT_PAGEFAULT)
+			continue;
+		uffd->events++;
+		uffd->flags = message.arg.pagefault.flags;
+		uffd->address = message.arg.pagefault.address;
+		uffd_resolve(uffd, uffd->address & ~(page_size() - 1));
+	}
+	return NULL;
+}
+
+/* Register one page for that mode; false if the kernel has no such thing. */
+static bool uffd_start(struct uffd *uffd, unsigned long mode, unsigned long features)
+{
+	struct uffdio_register registration;
+	struct uffdio_api api = { .api = UFFD_API, .features = features };
+
+	uffd->fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (uffd->fd < 0)
+		return false;
+	uffd->area = map_pages(1, RW);
+	registration = (struct uffdio_register) {
+		.range = { .start = (unsigned long)uffd->area, .len = page_size() },
+		.mode = mode,
+	};
+	if (ioctl(uffd->fd, UFFDIO_API, &api) ||
+	    ioctl(uffd->fd, UFFDIO_REGISTER, &registration) ||
+	    pipe(uffd->stop)) {
+		close(uffd->fd);
+		return false;
+	}
+	return !pthread_create(&uffd->thread, NULL, uffd_serve, uffd);
+}
+
+static void uffd_stop(struct uffd *uffd)
+{
+	if (write(uffd->stop[1], "", 1) == 1)
+		pthread_join(uffd->thread, NULL);
+	close(uffd->stop[0]);
+	close(uffd->stop[1]);
+	close(uffd->fd);
+	unmap_pages(uffd->area, 1);
+}
+
+static void check_uffd_missing(struct __test_metadata *_metadata, bool zeropage)
+{
+	const struct access *a;
+
+	for_each_sample(a) {
+		struct uffd uffd = { .zeropage = zeropage };
+
+		if (!uffd_start(&uffd, UFFDIO_REGISTER_MODE_MISSING, 0))
+			SKIP(return, "no userfaultfd");
+		a->run(uffd.area);
+		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
+		CHECK_EQ(a, 1, uffd.events);
+		if (promoted(a))
+			CHECK_TRUE(a, uffd.flags & UFFD_PAGEFAULT_FLAG_WRITE);
+		else if (!access_writes(a))
+			CHECK_FALSE(a, uffd.flags & UFFD_PAGEFAULT_FLAG_WRITE);
+		CHECK_EQ(a, (unsigned long)uffd.area, uffd.address);
+		uffd_stop(&uffd);
+	}
+}
+
+TEST(userfaultfd_missing_page_is_one_event_resolved_by_copy)
+{
+	check_uffd_missing(_metadata, false);
+}
+
+TEST(userfaultfd_missing_page_is_one_event_resolved_by_zeropage)
+{
+	check_uffd_missing(_metadata, true);
+}
+
+static int uffd_protect(struct uffd *uffd)
+{
+	struct uffdio_writeprotect wp = {
+		.range = { .start = (unsigned long)uffd->area, .len = page_size() },
+		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
+	};
+
+	return ioctl(uffd->fd, UFFDIO_WRITEPROTECT, &wp);
+}
+
+TEST(userfaultfd_write_protection_is_one_event)
+{
+	const unsigned long wp_write = UFFD_PAGEFAULT_FLAG_WP | UFFD_PAGEFAULT_FLAG_WRITE;
+	unsigned char initial[16];
+	const struct access *a;
+
+	for_each_sample(a) {
+		struct uffd uffd = { .write_protect = true };
+
+		if (!uffd_start(&uffd, UFFDIO_REGISTER_MODE_WP, UFFD_FEATURE_PAGEFAULT_FLAG_WP))
+			SKIP(return, "no userfaultfd write protection");
+		access_initial(a, initial);
+		memcpy(uffd.area, initial, sizeof(initial));
+		ASSERT_EQ(0, uffd_protect(&uffd));
+		a->run(uffd.area);
+		CHECK_TRUE(a, holds_result(a, uffd.area, initial));
+		CHECK_EQ(a, access_writes(a) ? 1 : 0, uffd.events);
+		CHECK_EQ(a, access_writes(a) ? wp_write : 0, uffd.flags);
+		uffd_stop(&uffd);
+	}
+}
+
+/* The page is protected before it exists. */
+TEST(userfaultfd_write_protection_of_untouched_page_is_kept)
+{
+	const struct access *a;
+
+	for_each_sample(a) {
+		struct uffd uffd = { .write_protect = true };
+
+		if (!uffd_start(&uffd, UFFDIO_REGISTER_MODE_WP,
+				UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_UNPOPULATED))
+			SKIP(return, "no write protection of unpopulated pages");
+		ASSERT_EQ(0, uffd_protect(&uffd));
+		a->run(uffd.area);
+		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
+		if (access_writes(a))
+			CHECK_EQ(a, 1, uffd.events);
+		else if (!promoted(a))
+			CHECK_EQ(a, 0, uffd.events);
+		uffd_stop(&uffd);
+	}
+}
+
+/* Open a file of that many pages that lies on the root file system. */
+static int disk_file(int pages)
+{
+	char name[] = "/var/tmp/semantics.XXXXXX";
+	int fd = mkstemp(name);
+
+	if (fd < 0) {
+		strcpy(name, "/semantics.XXXXXX");
+		fd = mkstemp(name);
+	}
+	if (fd < 0)
+		return fd;
+	unlink(name);
+	if (ftruncate(fd, pages * page_size()) || fsync(fd)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static long dirty_kib(void *p)
+{
+	return smaps_kib(p, page_size(), "Private_Dirty") +
+	       smaps_kib(p, page_size(), "Shared_Dirty");
+}
+
+static long modified(int fd)
+{
+	struct stat status;
+
+	if (fstat(fd, &status))
+		return -1;
+	return status.st_mtim.tv_sec * 1000000000L + status.st_mtim.tv_nsec;
+}
+
+static void check_shared_file(struct __test_metadata *_metadata, int fd, bool on_disk)
+{
+	/* Longer than the clock tick that file times are taken from. */
+	const struct timespec pause = { .tv_nsec = 20000000 };
+	unsigned char content[16];
+	const struct access *a;
+	struct stat status;
+	long before;
+	char *p;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, fstat(fd, &status));
+	for_each_sample(a) {
+		/* Start with the page in the cache, clean and not mapped. */
+		ASSERT_EQ(sizeof(zeroes), pwrite(fd, zeroes, sizeof(zeroes), 0));
+		ASSERT_EQ(0, fsync(fd));
+		p = mmap(NULL, page_size(), RW, MAP_SHARED, fd, 0);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		before = modified(fd);
+		nanosleep(&pause, NULL);
+		a->run(p);
+		CHECK_TRUE(a, holds_result(a, p, zeroes));
+		ASSERT_EQ(sizeof(content), pread(fd, content, sizeof(content), 0));
+		CHECK_TRUE(a, holds_result(a, content, zeroes));
+		if (access_writes(a))
+			CHECK_EQ(a, (long)page_size() / 1024, dirty_kib(p));
+		else if (on_disk)
+			CHECK_EQ(a, 0, dirty_kib(p));
+		if (on_disk && access_writes(a))
+			CHECK_LT(a, before, modified(fd));
+		if (!access_writes(a))
+			CHECK_EQ(a, before, modified(fd));
+		ASSERT_EQ(0, msync(p, page_size(), MS_SYNC));
+		unmap_pages(p, 1);
+	}
+	close(fd);
+}
+
+/* A file that was never written: its memory pages are holes. */
+TEST(shared_memory_hole_is_dirtied_by_writes_only)
+{
+	unsigned char content[16];
+	const struct access *a;
+	char *p;
+	int fd;
+
+	for_each_sample(a) {
+		fd = memfd_create("hole", MFD_CLOEXEC);
+		ASSERT_LE(0, fd);
+		ASSERT_EQ(0, ftruncate(fd, page_size()));
+		p = mmap(NULL, page_size(), RW, MAP_SHARED, fd, 0);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		a->run(p);
+		CHECK_EQ(a, access_writes(a) ? (long)page_size() / 1024 : 0, dirty_kib(p));
+		ASSERT_EQ(sizeof(content), pread(fd, content, sizeof(content), 0));
+		CHECK_TRUE(a, holds_result(a, content, zeroes));
+		unmap_pages(p, 1);
+		close(fd);
+	}
+}
+
+TEST(shared_memory_gets_the_data)
+{
+	int fd = memfd_create("shared", MFD_CLOEXEC);
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, page_size()));
+	check_shared_file(_metadata, fd, false);
+}
+
+TEST(shared_file_on_disk_is_dirtied_by_writes_only)
+{
+	int fd = disk_file(1);
+	struct statfs fs;
+
+	if (fd < 0)
+		SKIP(return, "cannot write to the root file system");
+	if (fstatfs(fd, &fs) || fs.f_type != EXT4_SUPER_MAGIC)
+		SKIP(return, "the root file system is not ext4");
+	check_shared_file(_metadata, fd, true);
+}
+
+TEST(private_file_gets_a_copy_and_stays_unchanged)
+{
+	unsigned char content[16], initial[16];
+	const struct access *a;
+	char *p;
+	int fd;
+
+	fd = disk_file(1);
+	if (fd < 0)
+		SKIP(return, "cannot write to the root file system");
+	for_each_access(a) {
+		if (!access_supported(a))
+			continue;
+		access_initial(a, initial);
+		ASSERT_EQ(sizeof(initial), pwrite(fd, initial, sizeof(initial), 0));
+		p = mmap(NULL, page_size(), RW, MAP_PRIVATE, fd, 0);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		if (promoted(a))
+			CHECK_EQ(a, 1, faults_of(a, p));
+		else
+			a->run(p);
+		CHECK_TRUE(a, holds_result(a, p, initial));
+		ASSERT_EQ(sizeof(content), pread(fd, content, sizeof(content), 0));
+		CHECK_EQ(a, 0, memcmp(content, initial, sizeof(content)));
+		unmap_pages(p, 1);
+	}
+	close(fd);
+}
+
+/* Pages 0 and 1 exist before the fork, 2 and 3 do not. */
+TEST(fork_keeps_parent_and_child_apart)
+{
+	unsigned char initial[16];
+	const struct access *a;
+	int status, i;
+	pid_t child;
+	char *p;
+
+	for_each_sample(a) {
+		access_initial(a, initial);
+		p = map_pages(4, RW);
+		memcpy(p, initial, sizeof(initial));
+		memcpy(p + page_size(), initial, sizeof(initial));
+		child = fork();
+		ASSERT_LE(0, child);
+		if (!child) {
+			status = 0;
+			for (i = 0; i < 4; i++) {
+				a->run(p + i * page_size());
+				status |= !holds_result(a, p + i * page_size(),
+							i < 2 ? initial : zeroes);
+			}
+			_exit(status);
+		}
+		a->run(p);			/* while the child runs */
+		a->run(p + 2 * page_size());
+		ASSERT_EQ(child, waitpid(child, &status, 0));
+		EXPECT_EQ(0, status)
+			TH_LOG("child, %s", a->name);
+		a->run(p + page_size());	/* after the child */
+		a->run(p + 3 * page_size());
+		for (i = 0; i < 4; i++) {
+			EXPECT_TRUE(holds_result(a, p + i * page_size(), i < 2 ? initial : zeroes))
+				TH_LOG("page %d, %s", i, a->name);
+		}
+		unmap_pages(p, 4);
+	}
+}
+
+/* Several threads touch all pages of one area, each starting elsewhere. */
+#define CROWD		4
+#define CROWD_PAGES	256
+
+struct crowd {
+	const struct access *access;
+	char *area;
+	pthread_barrier_t *start;
+	int number;
+};
+
+static void *crowd_touch(void *argument)
+{
+	struct crowd *me = argument;
+	int i, page;
+
+	pthread_barrier_wait(me->start);
+	for (i = 0; i < CROWD_PAGES; i++) {
+		page = (i + me->number * CROWD_PAGES / 16) % CROWD_PAGES;
+		me->access->run(me->area + page * page_size());
+	}
+	return NULL;
+}
+
+TEST(threads_populate_one_area_together)
+{
+	static const char * const names[] = { "ldadd", "staddl", "ldxr", "ldaxr", "ldxp" };
+	struct crowd crowd[CROWD];
+	pthread_barrier_t start;
+	pthread_t thread[CROWD];
+	unsigned long sum;
+	char *area;
+	size_t n;
+	int i;
+
+	for (n = 0; n < ARRAY_SIZE(names); n++) {
+		if (!access_supported(access_find(names[n])))
+			continue;
+		area = map_pages(CROWD_PAGES, RW);
+		pthread_barrier_init(&start, NULL, CROWD);
+		for (i = 0; i < CROWD; i++) {
+			crowd[i] = (struct crowd) {
+				.access = access_find(names[n]), .area = area,
+				.start = &start, .number = i,
+			};
+			ASSERT_EQ(0, pthread_create(&thread[i], NULL, crowd_touch, &crowd[i]));
+		}
+		for (i = 0; i < CROWD; i++)
+			pthread_join(thread[i], NULL);
+		for (sum = 0, i = 0; i < CROWD_PAGES; i++)
+			sum += *(unsigned long *)(area + i * page_size());
+		EXPECT_EQ(CROWD * CROWD_PAGES, sum)
+			TH_LOG("%s", names[n]);
+		unmap_pages(area, CROWD_PAGES);
+	}
+}
+
+/* Memory that is locked as it is touched. */
+TEST(locked_on_fault_memory_is_locked_by_one_access)
+{
+	const struct access *a;
+	char *p;
+
+	for_each_sample(a) {
+		p = map_pages(1, RW);
+		if (syscall(__NR_mlock2, p, page_size(), 1 /* MLOCK_ONFAULT */))
+			SKIP(return, "cannot lock memory");
+		a->run(p);
+		CHECK_TRUE(a, holds_result(a, p, zeroes));
+		if (access_writes(a) || promoted(a))
+			CHECK_EQ(a, (long)page_size() / 1024, smaps_kib(p, page_size(), "Locked"));
+		unmap_pages(p, 1);
+	}
+}
+
+/*
+ * One thread adds 1 to two pages, over and over, while their protection flips;
+ * the second page is also thrown away now and then.  A signal while they are
+ * read-only means: try again.
+ */
+struct flips {
+	const struct access *access;
+	char *area;
+	int stop;
+	unsigned long done;
+};
+
+static int flip_signals;
+static int flip_wrong;
+
+static void flip_handler(int signal, siginfo_t *info, void *context)
+{
+	(void)context;
+	__atomic_add_fetch(&flip_signals, 1, __ATOMIC_RELAXED);
+	if (signal != SIGSEGV || info->si_code != SEGV_ACCERR)
+		__atomic_add_fetch(&flip_wrong, 1, __ATOMIC_RELAXED);
+}
+
+static void *flip_access(void *argument)
+{
+	struct flips *flips = argument;
+
+	while (!__atomic_load_n(&flips->stop, __ATOMIC_RELAXED)) {
+		flips->access->run(flips->area);
+		flips->access->run(flips->area + page_size());
+		__atomic_add_fetch(&flips->done, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+TEST(changes_of_protection_never_hang_or_lose_an_access)
+{
+	struct sigaction action = {
+		.sa_sigaction = flip_handler, .sa_flags = SA_SIGINFO
+	};
+	const struct timespec pause = { .tv_nsec = 20000 };
+	static const char * const names[] = { "ldadd", "ldxr" };
+	pthread_t thread;
+	size_t n;
+	int i;
+
+	sigaction(SIGSEGV, &action, NULL);
+	sigaction(SIGBUS, &action, NULL);
+	for (n = 0; n < ARRAY_SIZE(names); n++) {
+		struct flips flips = { .access = access_find(names[n]) };
+
+		if (!access_supported(flips.access))
+			continue;
+		flips.area = map_pages(2, RW);
+		ASSERT_EQ(0, pthread_create(&thread, NULL, flip_access, &flips));
+		for (i = 0; i < 500; i++) {
+			mprotect(flips.area, 2 * page_size(), PROT_READ);
+			if (i % 3 == 0)
+				madvise(flips.area + page_size(), page_size(), MADV_DONTNEED);
+			if (i % 7 == 0)
+				nanosleep(&pause, NULL);
+			mprotect(flips.area, 2 * page_size(), RW);
+			if (i % 5 == 0)
+				nanosleep(&pause, NULL);
+		}
+		__atomic_store_n(&flips.stop, 1, __ATOMIC_RELAXED);
+		ASSERT_EQ(0, pthread_join(thread, NULL));
+		EXPECT_LT(0, flips.done);
+		EXPECT_EQ(flips.done, *(unsigned long *)flips.area);
+		EXPECT_EQ(0, flip_wrong);
+		TH_LOG("%s: %lu accesses, %d signals", names[n], flips.done, flip_signals);
+		unmap_pages(flips.area, 2);
+	}
+}
+
+/* A wait loop of load-exclusive and WFE on a page that nobody has written. */
+struct waiter {
+	unsigned int *flag;
+	unsigned int first;	/* value seen first */
+	unsigned int last;	/* value that ended the wait */
+	int waiting;
+};
+
+static void *wait_for_change(void *argument)
+{
+	struct waiter *waiter = argument;
+	unsigned int value;
+
+	asm volatile("ldaxr %w0, [%1]" : "=&r" (value) : "r" (waiter->flag) : "memory");
+	waiter->first = value;
+	__atomic_store_n(&waiter->waiting, 1, __ATOMIC_RELEASE);
+	while (!value) {
+		asm volatile("wfe\n\tldaxr %w0, [%1]"
+			     : "=&r" (value) : "r" (waiter->flag) : "memory");
+	}
+	asm volatile("clrex" : : : "memory");
+	waiter->last = value;
+	return NULL;
+}
+
+TEST(wait_loop_on_untouched_page_sees_zero_then_the_new_value)
+{
+	const struct timespec pause = { .tv_nsec = 5000000 };
+	struct waiter waiter = { .first = ~0U };
+	pthread_t thread;
+
+	waiter.flag = map_pages(1, RW);
+	ASSERT_EQ(0, pthread_create(&thread, NULL, wait_for_change, &waiter));
+	while (!__atomic_load_n(&waiter.waiting, __ATOMIC_ACQUIRE))
+		nanosleep(&pause, NULL);
+	nanosleep(&pause, NULL);
+	__atomic_store_n(waiter.flag, 7, __ATOMIC_RELEASE);
+	ASSERT_EQ(0, pthread_join(thread, NULL));
+	EXPECT_EQ(0, waiter.first);
+	EXPECT_EQ(7, waiter.last);
+}
+
+/* With transparent huge pages, one access makes a huge page. */
+TEST(one_access_makes_a_huge_page)
+{
+	size_t size = thp_size();
+	const struct access *a;
+	long faults, huge;
+	char *area, *p;
+
+	if (!size || size > (64UL << 20))
+		SKIP(return, "no huge pages of a usable size");
+	area = mmap(NULL, 2 * size, RW, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, (void *)area);
+	p = (char *)(((unsigned long)area + size - 1) & ~(size - 1));
+	if (madvise(p, size, MADV_HUGEPAGE))
+		SKIP(return, "no transparent huge pages");
+	for_each_sample(a) {
+		ASSERT_EQ(0, madvise(p, size, MADV_DONTNEED));
+		faults = faults_of(a, p + page_size());
+		huge = smaps_kib(p, size, "AnonHugePages");
+		CHECK_TRUE(a, holds_result(a, p + page_size(), zeroes));
+		if (promoted(a)) {
+			if (a->class == ACCESS_STORE && !huge)
+				SKIP(return, "no huge page is free");
+			CHECK_EQ(a, 1, faults);
+			CHECK_EQ(a, (long)size / 1024, huge);
+		} else if (!access_writes(a)) {
+			CHECK_EQ(a, 0, huge);
+		}
+	}
+}
+
+/* The faulting address lies below the mapping, which must grow first. */
+TEST(access_below_a_stack_makes_it_grow)
+{
+	size_t reserve = 1024 * page_size();
+	const struct access *a;
+	long faults;
+	char *area;
+	char *top;
+
+	for_each_sample(a) {
+		area = mmap(NULL, reserve, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		ASSERT_NE(MAP_FAILED, (void *)area);
+		munmap(area, reserve);
+		top = area + reserve - page_size();
+		ASSERT_EQ(top, (char *)mmap(top, page_size(), RW,
+					    MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN |
+					    MAP_FIXED_NOREPLACE, -1, 0));
+		madvise(top, page_size(), MADV_NOHUGEPAGE);
+		faults = faults_of(a, top - 3 * page_size() + 64);
+		CHECK_TRUE(a, holds_result(a, top - 3 * page_size() + 64, zeroes));
+		if (promoted(a) || !access_writes(a))
+			CHECK_EQ(a, 1, faults);
+		munmap(top - 3 * page_size(), 4 * page_size());
+	}
+}
+
+static long hugetlb_free(void)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path),
+		 "/sys/kernel/mm/hugepages/hugepages-%lukB/free_hugepages",
+		 thp_size() / 1024);
+	return read_number(path, 0);
+}
+
+static void set_number(const char *path, long value)
+{
+	FILE *file = fopen(path, "w");
+
+	if (!file)
+		return;
+	fprintf(file, "%ld", value);
+	fclose(file);
+}
+
+TEST(hugetlb_page_is_allocated_once)
+{
+	const char *pool = "/proc/sys/vm/nr_hugepages";
+	long reserved = read_number(pool, 0), before;
+	const struct access *a;
+	size_t size = thp_size();
+	char *p;
+
+	if (!size || size > (64UL << 20))
+		SKIP(return, "no huge pages of a usable size");
+	set_number(pool, reserved + 1);
+	before = hugetlb_free();
+	if (!before) {
+		set_number(pool, reserved);
+		SKIP(return, "no huge page can be reserved");
+	}
+	for_each_sample(a) {
+		p = mmap(NULL, size, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		a->run(p + page_size());
+		CHECK_TRUE(a, holds_result(a, p + page_size(), zeroes));
+		CHECK_EQ(a, before - 1, hugetlb_free());
+		munmap(p, size);
+	}
+	set_number(pool, reserved);
+}
+
+/* Turn on synchronous checks of memory tags. */
+static bool mte_start(void)
+{
+	if (!(getauxval(AT_HWCAP2) & HWCAP2_MTE))
+		return false;
+	return !prctl(PR_SET_TAGGED_ADDR_CTRL,
+		      PR_TAGGED_ADDR_ENABLE | PR_MTE_TCF_SYNC | 0xfffeUL << PR_MTE_TAG_SHIFT,
+		      0, 0, 0);
+}
+
+TEST(tagged_memory_works_and_mismatches_are_reported)
+{
+	const struct access *a;
+	void *good, *bad;
+	char *p;
+
+	if (!mte_start())
+		SKIP(return, "no memory tagging");
+	catch_segv();
+	for_each_sample(a) {
+		/* Untouched: all tags are 0. */
+		p = map_pages(2, RW | PROT_MTE);
+		CHECK_EQ(a, 0, signals_of(a, p + 64));
+		CHECK_TRUE(a, holds_result(a, p + 64, zeroes));
+		CHECK_ONE_SEGV(a, with_tag(p + page_size(), 3), SEGV_MTESERR);
+		CHECK_EQ(a, 0, memcmp(p + page_size(), zeroes, sizeof(zeroes)));
+
+		/* Give the granule a tag. */
+		good = with_tag(p + 128, 5);
+		bad = with_tag(p + 128, 6);
+		asm volatile(".arch armv8.5-a+memtag\n\tstg %0, [%0]"
+			     : : "r" (good) : "memory");
+		CHECK_ONE_SEGV(a, bad, SEGV_MTESERR);
+		CHECK_EQ(a, 0, signals_of(a, good));
+		CHECK_TRUE(a, holds_result(a, good, zeroes));
+		unmap_pages(p, 2);
+	}
+}
+
+/* A protection key that forbids writing: only writes fail, and with its code. */
+TEST(protection_key_forbids_writes_only)
+{
+	const struct access *a;
+	char *p;
+	int key;
+
+	key = syscall(__NR_pkey_alloc, 0, 2 /* PKEY_DISABLE_WRITE */);
+	if (key < 0)
+		SKIP(return, "no protection keys");
+	catch_segv();
+	for_each_sample(a) {
+		p = map_pages(1, RW);
+		ASSERT_EQ(0, syscall(__NR_pkey_mprotect, p, page_size(), RW, key));
+		if (access_writes(a))
+			CHECK_ONE_SEGV(a, p, SEGV_PKUERR);
+		else
+			CHECK_EQ(a, 0, signals_of(a, p));
+		unmap_pages(p, 1);
+	}
+}
+
+/* Pages that NUMA balancing made inaccessible come back with their contents. */
+TEST(numa_hinting_faults_keep_the_contents)
+{
+	const char *knob = "/proc/sys/kernel/numa_balancing";
+	const struct access *a = access_find("ldadd");
+	long before = read_number(knob, 0), i, round = 0;
+	const long pages = 2048;
+	static struct vmstat first, last;
+	time_t end;
+	char *p;
+
+	if (access("/sys/devices/system/node/node1", F_OK) || access(knob, F_OK))
+		SKIP(return, "no second NUMA node, or no NUMA balancing");
+	if (!access_supported(a))
+		SKIP(return, "no LSE atomics");
+	p = map_pages(pages, RW);
+	set_number(knob, 1);
+	vmstat_read(&first);
+	end = time(NULL) + 8;
+	do {
+		for (i = 0; i < pages; i++)
+			a->run(p + i * page_size());
+		round++;
+		vmstat_read(&last);
+	} while (time(NULL) < end && vmstat_delta(&first, &last, "numa_hint_faults") < pages);
+	set_number(knob, before);
+	TH_LOG("%ld rounds, %ld hinting faults", round,
+	       vmstat_delta(&first, &last, "numa_hint_faults"));
+	for (i = 0; i < pages; i++)
+		CHECK_EQ(a, round, *(long *)(p + i * page_size()));
+}
+
+/* The counters move once for each populated page, and not when nothing is forced. */
+TEST(counters_count_forced_faults)
+{
+	static struct vmstat first, last;
+	const long pages = 64;
+	const struct access *a;
+	long atomic, exclusive;
+	long i;
+	char *p;
+
+	vmstat_read(&first);
+	if (vmstat_get(&first, "atomic_write_fault") == VMSTAT_ABSENT)
+		SKIP(return, "this kernel has no such counters");
+	for_each_sample(a) {
+		p = map_pages(pages, RW);
+		vmstat_read(&first);
+		for (i = 0; i < pages; i++)
+			a->run(p + i * page_size());
+		vmstat_read(&last);
+		atomic = vmstat_delta(&first, &last, "atomic_write_fault");
+		exclusive = vmstat_delta(&first, &last, "exclusive_write_fault");
+		if (a->class == ACCESS_ATOMIC) {
+			/* 0 where the emulator reports a write by itself. */
+			EXPECT_TRUE(atomic == 0 || (promoted(a) && atomic == pages))
+				TH_LOG("%s: %ld", a->name, atomic);
+			CHECK_EQ(a, 0, exclusive);
+		} else {
+			CHECK_EQ(a, 0, atomic);
+			CHECK_EQ(a, promoted(a) && a->class != ACCESS_STORE ? pages : 0, exclusive);
+		}
+		unmap_pages(p, pages);
+	}
+}
+
+TEST_HARNESS_MAIN

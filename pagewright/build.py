@@ -1,0 +1,228 @@
+"""Assembled tree + config fragments -> Image, modules, vmlinux."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pagewright import source, tree, workspace
+from pagewright.errors import PagewrightError
+from pagewright.progress import Bar
+from pagewright.run import run
+from pagewright.workspace import Workspace, lock
+
+CROSS = "aarch64-linux-gnu-"
+CCACHE_SIZE = "8G"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named build is made: its config fragments, and whether it has the features."""
+
+    fragments: tuple[str, ...]
+    patched: bool
+
+
+RECIPES = {
+    "base-4k": Recipe(("virt", "pages-4k", "preempt-dynamic"), patched=False),
+    "patched-4k": Recipe(("virt", "pages-4k", "preempt-dynamic"), patched=True),
+    "debug-4k": Recipe(("virt", "pages-4k", "preempt-dynamic", "debug"), patched=True),
+    "base-16k": Recipe(("virt", "pages-16k", "preempt-dynamic"), patched=False),
+    "patched-16k": Recipe(("virt", "pages-16k", "preempt-dynamic"), patched=True),
+    "base-64k": Recipe(("virt", "pages-64k", "preempt-dynamic"), patched=False),
+    "patched-64k": Recipe(("virt", "pages-64k", "preempt-dynamic"), patched=True),
+    "base-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=False),
+    "patched-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=True),
+}
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished kernel build.
+
+    Attributes:
+        name: which recipe.
+        out: the build's folder, laid out by kbuild.
+        tree: the source it was built from.
+        kernel_version: the point release, such as 6.12.117.
+    """
+
+    name: str
+    out: Path
+    tree: Path
+    kernel_version: str
+
+    @property
+    def image(self) -> Path:
+        """The bootable image."""
+        return self.out / "arch" / "arm64" / "boot" / "Image"
+
+    @property
+    def vmlinux(self) -> Path:
+        """The kernel with symbols."""
+        return self.out / "vmlinux"
+
+    @property
+    def modules(self) -> Path:
+        """A folder with lib/modules in it, to be laid over the guest's root."""
+        return self.out / "modules"
+
+
+def recipe(name: str) -> Recipe:
+    """Return a recipe by name.
+
+    Raises:
+        PagewrightError: there is none of that name.
+    """
+    if name not in RECIPES:
+        raise PagewrightError(
+            f"there is no build {name!r}", f"the builds are: {', '.join(RECIPES)}"
+        )
+    return RECIPES[name]
+
+
+@cache
+def ensure(name: str, without: tuple[str, ...] = ()) -> Build:
+    """Bring a build up to date, once in the life of this process, and return it.
+
+    Args:
+        name: a key of RECIPES.
+        without: features whose Kconfig symbol is left off; such a build has a
+            folder of its own, and its name says so.
+
+    Raises:
+        PagewrightError: the source, a hook, the configuration or the compiler failed.
+    """
+    space = workspace.find()
+    chosen = recipe(name)
+    pristine = source.ensure(space)
+    tree_path = tree.assemble(space, pristine) if chosen.patched else pristine.path
+    full_name = "-without-".join((name, *without))
+    build = Build(full_name, space.out / full_name, tree_path, pristine.kernel_version)
+    with lock(build.out, f"the build {full_name}"):
+        _configure(space, build, _fragments(space, chosen, without))
+        _compile(space, build)
+    return build
+
+
+def _fragments(space: Workspace, chosen: Recipe, without: tuple[str, ...]) -> list[Path]:
+    """Return the fragment files of a recipe, the features' own included."""
+    config = space.root / "base" / space.version / "config"
+    files = [config / f"{fragment}.config" for fragment in chosen.fragments]
+    if chosen.patched:
+        for name in without:
+            space.feature(name)
+        files += [f.config for f in space.features() if f.name not in without]
+    return files
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Return the symbols that a .config or a fragment sets; n for unset ones."""
+    symbols = {}
+    for line in text.splitlines():
+        if match := re.match(r"CONFIG_(\w+)=(.*)", line):
+            symbols[match[1]] = match[2]
+        elif match := re.match(r"# CONFIG_(\w+) is not set", line):
+            symbols[match[1]] = "n"
+    return symbols
+
+
+def unmet(wanted: dict[str, str], config: dict[str, str]) -> list[str]:
+    """Return the symbols that a configuration does not have as they were asked for."""
+    return [
+        f"CONFIG_{name}={value} (is {config.get(name, 'n')})"
+        for name, value in wanted.items()
+        if config.get(name, "n") != value
+    ]
+
+
+def _make(build: Build, *targets: str) -> list[str | Path]:
+    """Return the make command line for a build."""
+    return [
+        "make",
+        "-C",
+        build.tree,
+        f"O={build.out}",
+        "ARCH=arm64",
+        f"CROSS_COMPILE={CROSS}",
+        f"CC=ccache {CROSS}gcc",
+        f"-j{os.cpu_count() or 1}",
+        *targets,
+    ]
+
+
+def _environment(space: Workspace) -> dict[str, str]:
+    """Return the environment of a kernel build: ccache shared by clones, no dates."""
+    return {
+        "CCACHE_DIR": str(space.cache / "ccache"),
+        "CCACHE_BASEDIR": str(space.root),
+        "CCACHE_NOHASHDIR": "1",
+        "CCACHE_MAXSIZE": CCACHE_SIZE,
+        "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
+        "KBUILD_BUILD_USER": "builder",
+        "KBUILD_BUILD_HOST": "localhost",
+    }
+
+
+def _configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
+    """Make .config from allnoconfig and the fragments, if the fragments changed."""
+    text = "".join(f"{file.read_text()}\n" for file in fragments)
+    merged = build.out / "fragments.config"
+    config = build.out / ".config"
+    if not (config.exists() and merged.exists() and merged.read_text() == text):
+        merged.unlink(missing_ok=True)
+        wanted = build.out / "wanted.config"
+        wanted.write_text(text)
+        run(
+            [*_make(build, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"],
+            env=_environment(space),
+        )
+        got = parse_config(config.read_text())
+        lines = [
+            f"  {file.relative_to(space.root)}: {line}"
+            for file in fragments
+            for line in unmet(parse_config(file.read_text()), got)
+        ]
+        if lines:
+            config.unlink()
+            raise PagewrightError(
+                f"{build.name}: {len(lines)} config symbols did not take the value asked for",
+                "add what they depend on to the fragment, or take them out",
+                "\n".join(lines),
+            )
+        wanted.rename(merged)
+
+
+def _compile(space: Workspace, build: Build) -> None:
+    """Run kbuild; the progress is the number of objects made."""
+    known = build.out / "objects"
+    made = 0
+    total = int(known.read_text()) if known.exists() else space.base().objects
+    log = build.out / "build.log"
+    env = _environment(space)
+    with Bar(f"build {build.name}", total) as bar:
+
+        def follow(line: str) -> None:
+            nonlocal made
+            if re.match(r"\s+(CC|AS|LD|AR|HOSTCC)\b", line):
+                made += 1
+                bar.advance()
+
+        try:
+            run(_make(build, "Image", "modules"), env=env, on_line=follow, log=log)
+        except PagewrightError as error:
+            errors = [
+                line for line in log.read_text().splitlines() if re.search(r"error:|\*\*\*", line)
+            ]
+            error.details = "\n".join(errors[:20]) or error.details
+            error.todo = error.todo or f"the whole log is {log}"
+            raise
+        run(
+            [*_make(build, "modules_install"), f"INSTALL_MOD_PATH={build.modules}", "DEPMOD=true"],
+            env=env,
+        )
+    if made > total // 2:
+        known.write_text(str(made))

@@ -1,0 +1,229 @@
+"""The commands of `pagewright`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from pagewright import host, workspace
+from pagewright.errors import PagewrightError
+from pagewright.progress import console, say
+
+app = typer.Typer(
+    help="Assemble, build, boot, test and measure arm64 kernel features.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+BuildName = Annotated[str, typer.Argument(metavar="NAME", help="a build, such as patched-4k")]
+
+
+@app.command()
+def setup() -> None:
+    """Install what this host lacks, with apt; uses sudo unless you are root."""
+    host.setup()
+
+
+@app.command()
+def doctor() -> None:
+    """Say what is missing on this host, and the command that installs it."""
+    lines = host.doctor()
+    for line in lines:
+        say(line)
+    if lines:
+        raise typer.Exit(1)
+    say(f"this host has all that is needed (QEMU {host.qemu_version()})")
+
+
+@app.command()
+def tree(
+    discard: Annotated[
+        bool, typer.Option("--discard", help="drop edits that were not refreshed into hooks")
+    ] = False,
+) -> None:
+    """Assemble the kernel tree from source, new files and hooks, and print its path."""
+    from pagewright import source
+    from pagewright import tree as assembled
+
+    space = workspace.find()
+    print(assembled.assemble(space, source.ensure(space), discard))
+
+
+@app.command()
+def refresh() -> None:
+    """Write hooks edited in the assembled tree (quilt edit) back to the features."""
+    from pagewright import tree as assembled
+
+    changed = assembled.refresh(workspace.find())
+    for hook in changed:
+        say(f"refreshed {hook}")
+    if not changed:
+        say("no hook changed")
+
+
+@app.command()
+def series(
+    signoff: Annotated[bool, typer.Option("--signoff", help="add your Signed-off-by")] = False,
+) -> None:
+    """Compose a series of patches for `git am` per feature, into out/6.12/series."""
+    from pagewright import series as composer
+    from pagewright import source
+
+    space = workspace.find()
+    for feature in space.features():
+        patches = composer.compose(space, source.ensure(space), feature, signoff)
+        say(f"{feature.name}: {len(patches)} patches in {patches[0].parent}")
+
+
+@app.command()
+def build(
+    name: BuildName,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FEATURE", help="leave a feature's symbol off (may be repeated)"),
+    ] = None,
+) -> None:
+    """Build a kernel into out/6.12/NAME and print the path of its image.
+
+    The builds: base-4k, patched-4k, debug-4k, base-16k, patched-16k, base-64k,
+    patched-64k, base-voluntary-4k, patched-voluntary-4k.
+    """
+    from pagewright import build as builder
+
+    print(builder.ensure(name, tuple(without or ())).image)
+
+
+@app.command()
+def boot(
+    name: BuildName,
+    cpu: Annotated[str, typer.Option(metavar="MODEL", help="QEMU's CPU model")] = "max",
+    smp: Annotated[int, typer.Option(metavar="N", help="number of CPUs")] = 2,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="may be more than the host has")
+    ] = "1G",
+    append: Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")] = "",
+    icount: Annotated[
+        bool, typer.Option("--icount", help="count instructions: guest time is their number")
+    ] = False,
+    overlay: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="lay the files of DIR over the guest's root"),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="COMMAND", help="run it, print its output, exit with its status"),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="S", help="seconds until the guest counts as hung")
+    ] = 300,
+) -> None:
+    """Boot a build: a console without --run, or one command with it."""
+    from pagewright import build as builder
+    from pagewright import guest, machine
+
+    built = builder.ensure(name)
+    options = machine.MachineOptions(
+        built.image,
+        guest.ensure(),
+        cpu=cpu,
+        smp=smp,
+        memory=memory,
+        append=append,
+        icount=icount,
+        overlay=overlay,
+    )
+    if run is None:
+        raise typer.Exit(machine.console(options))
+    with machine.boot(options, timeout=int(timeout)) as guest_machine:
+        result = guest_machine.run(run, timeout=timeout)
+    sys.stdout.write(result.output)
+    sys.stdout.flush()
+    raise typer.Exit(result.status)
+
+
+@app.command()
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="an experiment; all of them without")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also write the figures as JSON")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also write a page with plots")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="leave out the long runs")] = False,
+) -> None:
+    """Measure an experiment of bench/ on the base and on the patched kernel."""
+    from pagewright import measure, report
+
+    space = workspace.find()
+    names = [name] if name else measure.experiments(space)
+    for one in names:
+        experiment = measure.load(space, one)
+        figures = measure.measure(space, experiment, measure.base_and_patched(), quick)
+        report.print_tables(figures, Console())
+        for target, text in ((json, figures.to_json), (html, lambda f=figures: report.to_html(f))):
+            if target:
+                target.write_text(text())
+
+
+@app.command()
+def demo() -> None:
+    """Boot with every feature switched off, then on, and print what each changes."""
+    from pagewright import measure, report
+
+    space = workspace.find()
+    features = space.features()
+    for name in measure.experiments(space):
+        experiment = measure.load(space, name)
+        figures = measure.measure(space, experiment, measure.off_and_on(features), quick=True)
+        say(f"\n{space.feature(experiment.feature).summary}.")
+        report.print_tables(figures, Console())
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def test(
+    context: typer.Context,
+    full: Annotated[bool, typer.Option("--full", help="the slow and wide tests too")] = False,
+) -> None:
+    """Run the tests; further arguments go to pytest."""
+    import pytest
+
+    root = workspace.find().root
+    arguments = [f"--rootdir={root}", *(["--full"] if full else []), *context.args]
+    if not any(not a.startswith("-") for a in context.args):
+        arguments += [str(root / "tests"), str(root / "features")]
+    raise typer.Exit(int(pytest.main(arguments)))
+
+
+@app.command()
+def clean() -> None:
+    """Remove everything generated in this clone; the cache that clones share stays."""
+    space = workspace.find()
+    shutil.rmtree(space.root / "out", ignore_errors=True)
+    say(f"removed out/; downloads and the compiler cache are in {space.cache}")
+
+
+def main() -> None:
+    """Run the command line; errors are printed plainly, Ctrl-C ends quietly."""
+    try:
+        app()
+    except PagewrightError as error:
+        console.print(f"pagewright: {error.what}", style="bold red", highlight=False, markup=False)
+        for text in (error.details, error.todo):
+            if text:
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        console.print("interrupted", highlight=False)
+        sys.exit(130)
+    except OSError as error:
+        console.print(f"pagewright: {error}", style="bold red", highlight=False, markup=False)
+        sys.exit(1)

@@ -1,0 +1,171 @@
+"""Debian packages + guest programs -> the guest's root file system, an ext4 image.
+
+The packages are only extracted, never configured, so nothing of arm64 runs
+here. Programs of features/*/guest are cross-compiled into /usr/lib/tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from pagewright import host, source, workspace
+from pagewright.errors import PagewrightError
+from pagewright.progress import Bar, say
+from pagewright.run import run
+from pagewright.workspace import Workspace, lock
+
+PACKAGES = (
+    "busybox",
+    "coreutils",
+    "dropbear-bin",
+    "fio",
+    "gzip",
+    "kmod",
+    "libc6-dev",
+    "mount",
+    "procps",
+    "stress-ng",
+    "tcc",
+    "util-linux",
+)
+# Where compiled guest programs are in the guest: TESTS/FEATURE/PROGRAM.
+TESTS = "usr/lib/tests"
+# The image gets this much more than its contents, for what guests write.
+SPARE_MB = 256
+
+COMPILERS = {".arm32.c": "arm-linux-gnueabihf-gcc", ".c": "aarch64-linux-gnu-gcc"}
+CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-Werror", "-static", "-pthread")
+
+
+@cache
+def ensure() -> Path:
+    """Bring the guest image up to date and return it.
+
+    Raises:
+        PagewrightError: packages cannot be fetched, or a program does not compile.
+    """
+    space = workspace.find()
+    pristine = source.ensure(space).path
+    target = space.out / "guest"
+    image = target / "root.ext4"
+    init = Path(__file__).with_name("guest-init")
+    with lock(target, "the guest image"):
+        packages = _packages(space)
+        programs = _compile(space, pristine, target / "programs")
+        inputs = [packages, init, *programs]
+        key = hashlib.sha256(
+            b"".join(str(f).encode() + f.read_bytes() for f in inputs[1:]) + packages.name.encode()
+        ).hexdigest()
+        stamp = target / "stamp"
+        if not (image.exists() and stamp.exists() and stamp.read_text() == key):
+            stamp.unlink(missing_ok=True)
+            _make_image(packages, init, target / "programs", image)
+            stamp.write_text(key)
+    return image
+
+
+def _packages(space: Workspace) -> Path:
+    """Return a tar of the extracted packages, made once per list of packages."""
+    release = host.debian_release()
+    store = space.cache / "guest"
+    name = hashlib.sha256(" ".join((release, *PACKAGES)).encode()).hexdigest()[:16]
+    target = store / f"{release}-{name}.tar"
+    with lock(store, "the guest cache"):
+        if not target.exists():
+            sites = host.apt_sites(release)
+            if not sites:
+                raise PagewrightError(
+                    f"apt has no source for Debian {release}", "run `apt-get update`"
+                )
+            lines = "".join(
+                f"deb {site} {suite} main\n" for site, suite in sites if "backports" not in suite
+            )
+            with (
+                Bar("fetch the guest's packages", None),
+                tempfile.TemporaryDirectory(dir=store, prefix="fetch-") as scratch,
+            ):
+                fresh = Path(scratch) / "root.tar"
+                command = [
+                    "mmdebstrap",
+                    "--arch=arm64",
+                    "--variant=extract",
+                    "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+                    "--dpkgopt=path-exclude=/usr/share/doc/*",
+                    "--dpkgopt=path-exclude=/usr/share/man/*",
+                    "--dpkgopt=path-exclude=/usr/share/locale/*",
+                    f"--include={','.join(PACKAGES)}",
+                    release,
+                    str(fresh),
+                    "-",
+                ]
+                run(host.as_root(command), stdin=lines)
+                fresh.rename(target)
+    return target
+
+
+def _compile(space: Workspace, pristine: Path, target: Path) -> list[Path]:
+    """Compile the guest programs that are older than their sources; return them all."""
+    made = []
+    wanted: dict[Path, list[str | Path]] = {}
+    for feature in space.features():
+        folder = feature.path / "guest"
+        headers = sorted(folder.glob("*.h"))
+        for file in sorted(folder.glob("*.c")):
+            suffix = next(s for s in COMPILERS if file.name.endswith(s))
+            program = target / feature.name / file.name.removesuffix(suffix)
+            newest = max(f.stat().st_mtime for f in (file, *headers))
+            if not program.exists() or program.stat().st_mtime < newest:
+                wanted[program] = [
+                    COMPILERS[suffix],
+                    *CFLAGS,
+                    "-isystem",
+                    pristine / "tools" / "testing" / "selftests",
+                    file,
+                ]
+            made.append(program)
+    for program, command in wanted.items():
+        program.parent.mkdir(parents=True, exist_ok=True)
+        run([*command, "-o", program])
+    for stray in set(target.glob("*/*")) - set(made):
+        stray.unlink()
+    if wanted:
+        say(f"compiled {len(wanted)} guest programs")
+    return made
+
+
+def _make_image(packages: Path, init: Path, programs: Path, image: Path) -> None:
+    """Make the ext4 image from the packages, the init and the programs."""
+    with (
+        Bar("make the guest image", None),
+        tempfile.TemporaryDirectory(dir=image.parent, prefix="image-") as scratch,
+    ):
+        root = Path(scratch) / "root"
+        root.mkdir()
+        run(["tar", "-x", "--no-same-owner", "--exclude=./dev/*", "-f", packages, "-C", root])
+        for name in ("dev", "proc", "sys", "run", "tmp", "root"):
+            (root / name).mkdir(exist_ok=True)
+        run(["install", "-m", "755", init, root / "init"])
+        (root / TESTS).parent.mkdir(parents=True, exist_ok=True)
+        run(["cp", "-a", programs, root / TESTS])
+        size = int(run(["du", "-sm", root]).split()[0]) + SPARE_MB
+        fresh = Path(scratch) / "root.ext4"
+        run(
+            [
+                "/sbin/mke2fs",
+                "-q",
+                "-t",
+                "ext4",
+                "-E",
+                "root_owner=0:0",
+                "-d",
+                root,
+                fresh,
+                f"{size}M",
+            ],
+            env={"SOURCE_DATE_EPOCH": "0"} if "SOURCE_DATE_EPOCH" not in os.environ else None,
+        )
+        fresh.rename(image)

@@ -1,0 +1,59 @@
+"""What a kernel log says about the health of the machine that wrote it."""
+
+from __future__ import annotations
+
+import re
+
+# The line that says why the kernel oopsed comes first, then registers and a
+# trace; a panic that follows only repeats that there was one.
+_OOPS = re.compile(r"(Unable to handle kernel .*|kernel BUG at .*|Internal error: .*)")
+_PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
+
+# Lines that begin (or are) a report of something that should not have happened.
+_SPLAT = re.compile(
+    r"WARNING:|BUG:|kernel BUG at|KASAN|UBSAN|KCSAN|ODEBUG|Bad page state"
+    r"|Call trace|Internal error|Unable to handle kernel"
+    r"|INFO: (possible|suspicious|task .* blocked|inconsistent|trying to register)"
+    r"|rcu: INFO:|soft lockup|hard LOCKUP|page allocation failure"
+)
+_SPLAT_END = re.compile(r"---\[ end trace")
+_SPLAT_LINES = 40
+
+# Bits of /proc/sys/kernel/tainted that mean a report was made; the others say
+# that a test, a module or an administrator did something.
+TAINTS = {
+    4: "machine check",
+    5: "bad page",
+    7: "oops",
+    9: "warning",
+    14: "soft lockup",
+}
+
+
+def cause_of_death(log: str) -> str:
+    """Return why the kernel stopped, one line, or an empty text if it did not say."""
+    panic = _PANIC.search(log)
+    if panic and (oops := _OOPS.search(log)):
+        return f"oops: {oops[1].strip()}"
+    return f"panic: {panic[1].strip()}" if panic else ""
+
+
+def splats(log: str) -> str:
+    """Return the reports of a kernel log (warnings, lockdep, KASAN, ...), or an empty text.
+
+    Each report is given from its first line to its end mark, at most 40 lines.
+    """
+    found: list[str] = []
+    left = 0
+    for line in log.splitlines():
+        if left == 0 and _SPLAT.search(line):
+            left = _SPLAT_LINES
+        if left:
+            found.append(line)
+            left = 0 if _SPLAT_END.search(line) else left - 1
+    return "\n".join(found)
+
+
+def taint_names(tainted: int) -> list[str]:
+    """Name the bits of the kernel's taint mask that stand for a report."""
+    return [name for bit, name in TAINTS.items() if tainted >> bit & 1]

@@ -1,0 +1,210 @@
+"""Two machines, same work -> figures.
+
+An experiment (one file in bench/) says what to run and what to make of it; this
+module runs it on each side in turn, base and patched or switched off and on,
+and puts the figures next to each other with all that is needed to repeat them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pagewright import build, guest, host
+from pagewright.errors import PagewrightError
+from pagewright.machine import Machine, MachineOptions, boot
+from pagewright.progress import Bar
+from pagewright.run import run
+from pagewright.workspace import Feature, Workspace
+
+# What one piece of work printed: its key=value lines.
+Values = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: a build, and how it is booted."""
+
+    label: str
+    build: str
+    append: str = ""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A command to run in the guest; it prints key=value lines.
+
+    Attributes:
+        name: what the figures call it.
+        command: the shell command.
+        timeout: seconds of wall time after which the guest counts as hung.
+    """
+
+    name: str
+    command: str
+    timeout: float = 300
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity, on both sides.
+
+    Attributes:
+        group: the table it belongs to.
+        name: the row.
+        unit: what is counted.
+        values: a number for each side's label.
+        note: what it shows, for a reader of the table.
+    """
+
+    group: str
+    name: str
+    unit: str
+    values: dict[str, float]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What a file in bench/ defines.
+
+    Attributes:
+        name: as on the command line.
+        feature: the feature it measures.
+        title: one line.
+        options: fields of MachineOptions, the same for both sides.
+        works: what to run; quick leaves out the long ones.
+        figures: makes figures from the values by side and name of work.
+    """
+
+    name: str
+    feature: str
+    title: str
+    options: Mapping[str, Any]
+    works: Callable[[bool], Sequence[Work]]
+    figures: Callable[[dict[str, dict[str, Values]]], list[Figure]]
+
+
+@dataclass
+class Report:
+    """The figures of an experiment, and what they were measured on."""
+
+    experiment: str
+    feature: str
+    title: str
+    commit: str
+    kernel: str
+    emulator: str
+    machine: str
+    sides: list[Side]
+    figures: list[Figure] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+def parse_values(text: str) -> Values:
+    """Return the key=value lines of an output."""
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def load(workspace: Workspace, name: str) -> Experiment:
+    """Load an experiment from bench/ by its name.
+
+    Raises:
+        PagewrightError: there is none of that name.
+    """
+    file = workspace.root / "bench" / f"{name.replace('-', '_')}.py"
+    if not file.exists():
+        names = ", ".join(experiments(workspace))
+        raise PagewrightError(f"there is no experiment {name!r}", f"the experiments are: {names}")
+    experiment = _module(file).EXPERIMENT
+    if not isinstance(experiment, Experiment):
+        raise PagewrightError(f"{file.name} does not define an Experiment named EXPERIMENT")
+    return experiment
+
+
+def experiments(workspace: Workspace) -> list[str]:
+    """Return the names of all experiments."""
+    return [f.stem.replace("_", "-") for f in sorted((workspace.root / "bench").glob("[a-z]*.py"))]
+
+
+def _module(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{file.stem}", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def base_and_patched() -> list[Side]:
+    """Return the sides that compare the unpatched kernel with the patched one."""
+    return [Side("base", "base-4k"), Side("patched", "patched-4k")]
+
+
+def off_and_on(features: Sequence[Feature]) -> list[Side]:
+    """Return the sides that compare one image with itself, features switched off and on."""
+    off = " ".join(feature.boot_off for feature in features)
+    return [Side("off", "patched-4k", off), Side("on", "patched-4k")]
+
+
+def measure(
+    workspace: Workspace, experiment: Experiment, sides: Sequence[Side], quick: bool
+) -> Report:
+    """Run an experiment on each side and return its figures.
+
+    Raises:
+        PagewrightError: a build, a boot or a piece of work failed, or the kernel
+            complained while it was measured.
+    """
+    values: dict[str, dict[str, Values]] = {}
+    works = experiment.works(quick)
+    kernel = ""
+    for side in sides:
+        built = build.ensure(side.build)
+        kernel = built.kernel_version
+        options = MachineOptions(
+            built.image, guest.ensure(), append=side.append, **experiment.options
+        )
+        with boot(options) as machine, Bar(f"{experiment.name}, {side.label}", len(works)) as bar:
+            values[side.label] = {}
+            for work in works:
+                values[side.label][work.name] = parse_values(_run(machine, work))
+                bar.advance()
+            if complaint := machine.warnings():
+                raise PagewrightError(
+                    f"the kernel of {side.label} complained while it was measured",
+                    details=complaint,
+                )
+    return Report(
+        experiment.name,
+        experiment.feature,
+        experiment.title,
+        commit(workspace),
+        kernel,
+        f"QEMU {host.qemu_version()}",
+        ", ".join(f"{key}={value}" for key, value in experiment.options.items()),
+        list(sides),
+        experiment.figures(values),
+    )
+
+
+def _run(machine: Machine, work: Work) -> str:
+    return machine.check(work.command, timeout=work.timeout)
+
+
+def commit(workspace: Workspace) -> str:
+    """Return the repository's commit, with a + if there are changes since."""
+    try:
+        name = run(["git", "rev-parse", "--short=12", "HEAD"], cwd=workspace.root).strip()
+        dirty = run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=workspace.root)
+    except PagewrightError:
+        return "none"
+    return f"{name}+" if dirty.strip() else name

@@ -1,0 +1,142 @@
+"""Every program the workbench starts is started here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pagewright.errors import PagewrightError
+
+# How many of a failed program's last lines an error shows.
+TAIL_LINES = 25
+
+
+def tail(text: str, lines: int = TAIL_LINES) -> str:
+    """Return the last lines of a text."""
+    return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def explain(command: Sequence[str], output: str, status: int) -> PagewrightError:
+    """Turn a failed program's output into an error, naming causes we know."""
+    if "No space left on device" in output:
+        return PagewrightError(
+            f"the disk is full ({command[0]} could not write)",
+            "free some space (pagewright needs about 15 GB), then run the same command again",
+            tail(output, 3),
+        )
+    if "Temporary failure resolving" in output or "Could not resolve" in output:
+        return PagewrightError(
+            f"the network is not reachable ({command[0]})",
+            "check the connection to the Debian mirror and PyPI, then run the same command again",
+            tail(output, 3),
+        )
+    return PagewrightError(
+        f"{shlex.join(command)[:200]} failed with status {status}", details=tail(output)
+    )
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    on_line: Callable[[str], None] | None = None,
+    log: Path | None = None,
+    check: bool = True,
+    timeout: float | None = None,
+) -> str:
+    """Run a program to its end and return what it printed (both streams).
+
+    The program gets a process group of its own, which is ended with us: Ctrl-C
+    or an exception leaves nothing running.
+
+    Args:
+        command: the program and its arguments.
+        cwd: where it runs.
+        env: variables added to ours.
+        stdin: its standard input; empty if None.
+        on_line: called with each line as it comes (for progress).
+        log: also write the output to this file.
+        check: raise if the status is not 0.
+        timeout: seconds before it is ended and an error raised.
+
+    Raises:
+        PagewrightError: the program is missing, failed, or ran out of time.
+    """
+    words = [str(word) for word in command]
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise PagewrightError(
+            f"{words[0]} is not installed", "run `pagewright doctor` to see what to install"
+        ) from error
+    try:
+        if on_line is None and log is None:
+            output, _ = process.communicate(stdin, timeout=timeout)
+        else:
+            output = _follow(process, stdin, on_line, log)
+    except subprocess.TimeoutExpired as error:
+        raise PagewrightError(f"{words[0]} did not finish within {timeout:g} s") from error
+    finally:
+        if process.poll() is None:
+            end_group(process)
+    if check and process.returncode != 0:
+        raise explain(words, output, process.returncode)
+    return output
+
+
+def _follow(
+    process: subprocess.Popen[str],
+    stdin: str | None,
+    on_line: Callable[[str], None] | None,
+    log: Path | None,
+) -> str:
+    """Collect a program's output line by line."""
+    lines: list[str] = []
+    assert process.stdout is not None
+    if stdin is not None:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+    sink = log.open("w") if log else None
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if sink:
+                sink.write(line)
+                sink.flush()
+            if on_line:
+                on_line(line.rstrip("\n"))
+        process.wait()
+    finally:
+        if sink:
+            sink.close()
+    return "".join(lines)
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a program and all it started, politely first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=5)
+            return
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue

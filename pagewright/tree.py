@@ -1,0 +1,276 @@
+"""Pristine tree + overlay + hooks -> assembled tree.
+
+The assembled tree is a copy of the pristine one in which new files are symbolic
+links into features/*/linux and the hooks are an applied quilt stack. Hooks are
+applied to copies of the files they touch first, in a scratch folder; the tree
+is only changed when all of them took. Files whose text stays the same are not
+written, so that kbuild compiles what changed and no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pagewright.errors import PagewrightError
+from pagewright.progress import say
+from pagewright.run import run
+from pagewright.source import Source
+from pagewright.workspace import Workspace, lock
+
+MANIFEST = ".assembled.json"
+QUILT = {"QUILT_PATCHES": "patches", "QUILTRC": "-", "LC_ALL": "C"}
+
+
+@dataclass
+class Manifest:
+    """What an assembly put into the tree.
+
+    Attributes:
+        source: the version of the source package.
+        hooked: each file that a hook touches, with the digest of its text.
+        links: each new file.
+        key: digest of everything the assembly was made from.
+    """
+
+    source: str = ""
+    hooked: dict[str, str] = field(default_factory=dict)
+    links: list[str] = field(default_factory=list)
+    key: str = ""
+
+    @classmethod
+    def read(cls, tree: Path) -> Manifest | None:
+        """Return the manifest of a tree, or None if there is none."""
+        file = tree / MANIFEST
+        return cls(**json.loads(file.read_text())) if file.exists() else None
+
+    def write(self, tree: Path) -> None:
+        """Store the manifest in a tree."""
+        replace_text(tree / MANIFEST, json.dumps(self.__dict__, indent=1))
+
+
+def digest(file: Path) -> str:
+    """Return a digest of a file's contents; of nothing if it is not there."""
+    return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write a file so that a reader sees the old text or the new, never a part."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = file.with_name(f".{file.name}.new")
+    scratch.write_text(text)
+    scratch.replace(file)
+
+
+def patched_files(patch: str) -> list[str]:
+    """Return the files that a patch in -p1 form touches."""
+    return re.findall(r"^\+\+\+ b/(\S+)", patch, re.MULTILINE)
+
+
+def assemble(workspace: Workspace, source: Source, discard: bool = False) -> Path:
+    """Bring the assembled tree up to date and return its path.
+
+    Args:
+        workspace: the repository.
+        source: the pristine tree.
+        discard: give up edits in the tree that were not refreshed into hooks.
+
+    Raises:
+        PagewrightError: a hook does not apply (the tree stays as it was), a new
+            file exists in the kernel already, or unrefreshed edits would be lost.
+    """
+    with lock(workspace.out, "the assembled tree"):
+        tree = workspace.tree
+        old = Manifest.read(tree)
+        new = Manifest(source.package_version, key=_key(workspace, source))
+        if old and old.key == new.key:
+            return tree
+        if old and not discard:
+            _refuse_to_lose_edits(tree, old)
+        if old and old.source != source.package_version:
+            say(f"the kernel source moved from {old.source} to {source.package_version}")
+        with tempfile.TemporaryDirectory(dir=workspace.out, prefix="assemble-") as scratch:
+            stage = Path(scratch) / "stage"
+            new.hooked = _apply_hooks(workspace, source, stage)
+            new.links = _check_overlay(workspace, source)
+            if not old or old.source != source.package_version:
+                _copy_pristine(source, tree, Path(scratch))
+                old = Manifest()
+            (tree / MANIFEST).unlink(missing_ok=True)
+            _install_hooked(source, stage, tree, old, new)
+            _install_links(workspace, tree, old, new)
+        new.write(tree)
+        say(
+            f"assembled {source.package_version}: {len(new.hooked)} files hooked, "
+            f"{len(new.links)} new files"
+        )
+        return tree
+
+
+def refresh(workspace: Workspace) -> list[Path]:
+    """Write hooks edited in the assembled tree back to the features.
+
+    Returns:
+        The hooks that changed.
+
+    Raises:
+        PagewrightError: there is no assembled tree, or quilt refuses.
+    """
+    tree = workspace.tree
+    with lock(workspace.out, "the assembled tree"):
+        manifest = Manifest.read(tree)
+        if not manifest:
+            raise PagewrightError("there is no assembled tree", "run `pagewright tree` first")
+        changed = []
+        for name in workspace.series():
+            run(
+                ["quilt", "refresh", "-p", "ab", "--no-timestamps", "--no-index", name],
+                cwd=tree,
+                env=QUILT,
+            )
+            feature, hook = name.split("/")
+            target = workspace.hooks(feature) / hook
+            text = (tree / "patches" / name).read_text()
+            if text != target.read_text():
+                replace_text(target, text)
+                changed.append(target)
+            manifest.hooked |= {f: digest(tree / f) for f in patched_files(text)}
+        manifest.key = _key_of(workspace, manifest.source)
+        manifest.write(tree)
+    return changed
+
+
+def _key(workspace: Workspace, source: Source) -> str:
+    return _key_of(workspace, source.package_version)
+
+
+def _key_of(workspace: Workspace, version: str) -> str:
+    """Digest what an assembly depends on: source, series, hooks, new files' names."""
+    parts = [version]
+    for name in workspace.series():
+        feature, hook = name.split("/")
+        parts += [name, digest(workspace.hooks(feature) / hook)]
+    parts += [f"{f.name}/{file}" for f in workspace.features() for file in f.new_files()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _refuse_to_lose_edits(tree: Path, manifest: Manifest) -> None:
+    """Raise if files that an assembly would write were edited since the last one."""
+    edited = [name for name, old in manifest.hooked.items() if digest(tree / name) != old]
+    if edited:
+        raise PagewrightError(
+            f"the assembled tree has edits that are not in a hook yet: {', '.join(edited)}",
+            "write them back with `make refresh`, or drop them with `pagewright tree --discard`",
+        )
+
+
+def _apply_hooks(workspace: Workspace, source: Source, stage: Path) -> dict[str, str]:
+    """Apply all hooks to copies of the files they touch; return the files' digests."""
+    patches = stage / "patches"
+    names = workspace.series()
+    touched: set[str] = set()
+    for name in names:
+        feature, hook = name.split("/")
+        original = workspace.hooks(feature) / hook
+        if not original.exists():
+            raise PagewrightError(
+                f"base/{workspace.version}/series names {name}, which does not exist",
+                f"add {original.relative_to(workspace.root)} or take the line out",
+            )
+        (patches / feature).mkdir(parents=True, exist_ok=True)
+        shutil.copy(original, patches / name)
+        touched |= set(patched_files(original.read_text()))
+    patches.mkdir(parents=True, exist_ok=True)
+    (patches / "series").write_text("".join(f"{name}\n" for name in names))
+    for name in sorted(touched):
+        if (source.path / name).exists():
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source.path / name, stage / name)
+    for name in names:
+        try:
+            run(["quilt", "push", "--fuzz=0", name], cwd=stage, env=QUILT)
+        except PagewrightError as error:
+            raise _hook_failed(workspace, source, name, error.details) from error
+    return {name: digest(stage / name) for name in sorted(touched)}
+
+
+def _hook_failed(workspace: Workspace, source: Source, name: str, output: str) -> PagewrightError:
+    """Say which hook, file and hunk did not apply."""
+    file = ""
+    failures = []
+    for line in output.splitlines():
+        if match := re.match(r"patching file (\S+)", line):
+            file = match[1]
+        elif match := re.match(r"Hunk (#\d+) FAILED at (\d+)", line):
+            failures.append(f"  {file}: hunk {match[1]} (line {match[2]})")
+        elif "can't find file" in line or "No file to patch" in line:
+            failures.append(f"  {line}")
+    known = workspace.base().known_good
+    return PagewrightError(
+        f"the hook {name} does not apply to linux {source.package_version}; nothing was changed",
+        f"the hooks are known to apply to {known}: PAGEWRIGHT_KERNEL={known} selects it, "
+        "if the archive still has it",
+        "\n".join(failures) or output,
+    )
+
+
+def _check_overlay(workspace: Workspace, source: Source) -> list[str]:
+    """Return all new files; raise if one is not new."""
+    links: dict[str, str] = {}
+    for feature in workspace.features():
+        for file in map(str, feature.new_files()):
+            if file in links or (source.path / file).exists():
+                owner = links.get(file, f"linux {source.package_version}")
+                raise PagewrightError(
+                    f"features/{feature.name}/linux/{file} exists in {owner} already",
+                    "new files must be new: give it another name, or make the change a hook",
+                )
+            links[file] = feature.name
+    return sorted(links)
+
+
+def _copy_pristine(source: Source, tree: Path, scratch: Path) -> None:
+    """Replace the tree by a copy of the pristine one."""
+    say(f"copying linux {source.package_version} to {os.path.relpath(tree)}")
+    run(["cp", "-a", "--reflink=auto", source.path, scratch / "tree"])
+    if tree.exists():
+        tree.rename(scratch / "old")
+    (scratch / "tree").rename(tree)
+
+
+def _install_hooked(source: Source, stage: Path, tree: Path, old: Manifest, new: Manifest) -> None:
+    """Move hooked files from the stage into the tree, and files no longer hooked back."""
+    for name in set(old.hooked) - set(new.hooked):
+        if (source.path / name).exists():
+            shutil.copy(source.path / name, tree / name)
+        else:
+            (tree / name).unlink(missing_ok=True)
+    for name, wanted in new.hooked.items():
+        if digest(tree / name) != wanted:
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            replace_text(tree / name, (stage / name).read_text())
+            shutil.copymode(stage / name, tree / name)
+    for name in ("patches", ".pc"):
+        shutil.rmtree(tree / name, ignore_errors=True)
+        if (stage / name).exists():
+            shutil.move(stage / name, tree / name)
+
+
+def _install_links(workspace: Workspace, tree: Path, old: Manifest, new: Manifest) -> None:
+    """Link the new files, and unlink those that are gone."""
+    for name in set(old.links) - set(new.links):
+        (tree / name).unlink(missing_ok=True)
+    for feature in workspace.features():
+        for file in feature.new_files():
+            link = tree / file
+            link.parent.mkdir(parents=True, exist_ok=True)
+            target = os.path.relpath(feature.overlay / file, link.parent)
+            if not link.is_symlink() or link.readlink() != Path(target):
+                link.unlink(missing_ok=True)
+                link.symlink_to(target)

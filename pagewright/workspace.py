@@ -1,0 +1,155 @@
+"""Where things are, and the lock that keeps two runs apart."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagewright.errors import PagewrightError
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a feature's series: a hook, and the new files that come with it."""
+
+    hook: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What feature.toml says of a feature, and where the feature lives."""
+
+    name: str
+    path: Path
+    summary: str
+    kconfig: str
+    boot_off: str
+    builds_on: tuple[str, ...]
+    kunit_suites: tuple[str, ...]
+    commits: tuple[Commit, ...]
+
+    @property
+    def overlay(self) -> Path:
+        """The new kernel files, at their path in the kernel tree."""
+        return self.path / "linux"
+
+    @property
+    def config(self) -> Path:
+        """The feature's config fragment."""
+        return self.path / "feature.config"
+
+    def new_files(self) -> list[Path]:
+        """Return the new kernel files, relative to the kernel tree, sorted."""
+        return sorted(p.relative_to(self.overlay) for p in self.overlay.rglob("*") if p.is_file())
+
+
+@dataclass(frozen=True)
+class Base:
+    """What base.toml says of a kernel base."""
+
+    version: str
+    path: Path
+    package: str
+    known_good: str
+    objects: int
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The repository, its generated files, and the cache that clones share."""
+
+    root: Path
+    cache: Path
+    version: str = "6.12"
+
+    @property
+    def out(self) -> Path:
+        """Everything generated for the base."""
+        return self.root / "out" / self.version
+
+    @property
+    def tree(self) -> Path:
+        """The assembled kernel tree."""
+        return self.out / "tree"
+
+    def hooks(self, feature: str) -> Path:
+        """Return where a feature keeps its hooks for the base."""
+        return self.root / "features" / feature / "hooks" / self.version
+
+    def base(self) -> Base:
+        """Read base.toml."""
+        path = self.root / "base" / self.version
+        data = tomllib.loads((path / "base.toml").read_text())
+        return Base(self.version, path, data["package"], data["known_good"], data["objects"])
+
+    def features(self) -> list[Feature]:
+        """Read every feature.toml, in the order of the names."""
+        found = []
+        for file in sorted((self.root / "features").glob("*/feature.toml")):
+            data = tomllib.loads(file.read_text())
+            found.append(
+                Feature(
+                    data["name"],
+                    file.parent,
+                    data["summary"],
+                    data["kconfig"],
+                    data["boot_off"],
+                    tuple(data["builds_on"]),
+                    tuple(data["kunit_suites"]),
+                    tuple(Commit(c["hook"], tuple(c["files"])) for c in data["commit"]),
+                )
+            )
+        return found
+
+    def feature(self, name: str) -> Feature:
+        """Return a feature by name.
+
+        Raises:
+            PagewrightError: there is none of that name.
+        """
+        features = self.features()
+        for feature in features:
+            if feature.name == name:
+                return feature
+        names = ", ".join(f.name for f in features)
+        raise PagewrightError(f"there is no feature {name!r}", f"the features are: {names}")
+
+    def series(self) -> list[str]:
+        """Return every hook as feature/patch, in the order of base/VERSION/series."""
+        lines = (self.root / "base" / self.version / "series").read_text().splitlines()
+        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def find() -> Workspace:
+    """Return the workspace this package belongs to."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagewright"
+    return Workspace(Path(__file__).resolve().parent.parent, cache)
+
+
+@contextmanager
+def lock(directory: Path, what: str) -> Iterator[None]:
+    """Hold a directory for ourselves; wait while another run holds it.
+
+    Args:
+        directory: what is locked; made if it is not there.
+        what: how the directory is called in the message to the waiting user.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            print(f"waiting for another pagewright (process {owner}) that holds {what}", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
