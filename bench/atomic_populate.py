@@ -15,8 +15,8 @@ from pagewright.measure import Experiment, Figure, Values, Work
 
 PROGRAM = "/usr/lib/tests/atomic-write-fault/populate"
 
-ATOMICS = ("ldxr_stxr", "ldadd", "cas", "casp", "swp")
-QUICK_ATOMICS = ("ldxr_stxr", "ldadd")
+ATOMICS = ("ldxr", "ldadd", "cas", "casp", "swp")
+QUICK_ATOMICS = ("ldxr", "ldadd")
 
 # One kprobe counts the invalidations: ptep_clear_flush() and pmdp_huge_clear_flush()
 # are what copy-on-write calls between the old entry and the new one.

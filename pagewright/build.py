@@ -103,7 +103,7 @@ def ensure(name: str, without: tuple[str, ...] = ()) -> Build:
     full_name = "-without-".join((name, *without))
     build = Build(full_name, space.out / full_name, tree_path, pristine.kernel_version)
     with lock(build.out, f"the build {full_name}"):
-        _configure(space, build, _fragments(space, chosen, without))
+        configure(space, build, _fragments(space, chosen, without))
         _compile(space, build)
     return build
 
@@ -139,7 +139,7 @@ def unmet(wanted: dict[str, str], config: dict[str, str]) -> list[str]:
     ]
 
 
-def _make(build: Build, *targets: str) -> list[str | Path]:
+def make_command(build: Build, *targets: str) -> list[str | Path]:
     """Return the make command line for a build."""
     return [
         "make",
@@ -154,12 +154,14 @@ def _make(build: Build, *targets: str) -> list[str | Path]:
     ]
 
 
-def _environment(space: Workspace) -> dict[str, str]:
+def environment(space: Workspace) -> dict[str, str]:
     """Return the environment of a kernel build: ccache shared by clones, no dates."""
     return {
         "CCACHE_DIR": str(space.cache / "ccache"),
         "CCACHE_BASEDIR": str(space.root),
         "CCACHE_NOHASHDIR": "1",
+        # The kernel build writes dependency files; ccache need not preprocess to find them.
+        "CCACHE_DEPEND": "1",
         "CCACHE_MAXSIZE": CCACHE_SIZE,
         "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
         "KBUILD_BUILD_USER": "builder",
@@ -167,7 +169,7 @@ def _environment(space: Workspace) -> dict[str, str]:
     }
 
 
-def _configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
+def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
     """Make .config from allnoconfig and the fragments, if the fragments changed."""
     text = "".join(f"{file.read_text()}\n" for file in fragments)
     merged = build.out / "fragments.config"
@@ -177,8 +179,8 @@ def _configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
         wanted = build.out / "wanted.config"
         wanted.write_text(text)
         run(
-            [*_make(build, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"],
-            env=_environment(space),
+            [*make_command(build, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"],
+            env=environment(space),
         )
         got = parse_config(config.read_text())
         lines = [
@@ -202,7 +204,7 @@ def _compile(space: Workspace, build: Build) -> None:
     made = 0
     total = int(known.read_text()) if known.exists() else space.base().objects
     log = build.out / "build.log"
-    env = _environment(space)
+    env = environment(space)
     with Bar(f"build {build.name}", total) as bar:
 
         def follow(line: str) -> None:
@@ -212,7 +214,7 @@ def _compile(space: Workspace, build: Build) -> None:
                 bar.advance()
 
         try:
-            run(_make(build, "Image", "modules"), env=env, on_line=follow, log=log)
+            run(make_command(build, "Image", "modules"), env=env, on_line=follow, log=log)
         except PagewrightError as error:
             errors = [
                 line for line in log.read_text().splitlines() if re.search(r"error:|\*\*\*", line)
@@ -221,7 +223,11 @@ def _compile(space: Workspace, build: Build) -> None:
             error.todo = error.todo or f"the whole log is {log}"
             raise
         run(
-            [*_make(build, "modules_install"), f"INSTALL_MOD_PATH={build.modules}", "DEPMOD=true"],
+            [
+                *make_command(build, "modules_install"),
+                f"INSTALL_MOD_PATH={build.modules}",
+                "DEPMOD=true",
+            ],
             env=env,
         )
     if made > total // 2:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -213,6 +214,7 @@ def clean() -> None:
 
 def main() -> None:
     """Run the command line; errors are printed plainly, Ctrl-C ends quietly."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except PagewrightError as error:

@@ -21,10 +21,12 @@ from pagewright.workspace import Workspace, lock
 PACKAGES = (
     "busybox",
     "coreutils",
+    "dash",
     "dropbear-bin",
     "fio",
     "gzip",
     "kmod",
+    "libc-bin",
     "libc6-dev",
     "mount",
     "procps",

@@ -1,10 +1,14 @@
-"""A machine to be, described: options in, a labgrid environment file out."""
+"""What a machine is to be like, and whether a given one is.
+
+Options in, a labgrid environment file out; or, for a place that is as it is,
+the options it does not meet.
+"""
 
 from __future__ import annotations
 
 import shlex
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +20,7 @@ _QEMU = Path(__file__).with_name("qemu.yaml")
 
 CONSOLE_LOG = "console.log"
 QEMU_STDERR = "qemu.stderr"
+OUTPUT = "output"
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,8 @@ def describe(options: MachineOptions, directory: Path, boot_timeout: int) -> Pat
         # Reserving nothing on the host lets a guest be larger than it.
         *("-object", f"memory-backend-ram,id=ram,size={options.memory},reserve=off"),
         *("-serial", f"file:{directory / CONSOLE_LOG}", "-serial", "none"),
+        *("-chardev", f"file,id=output,path={directory / OUTPUT}"),
+        *("-device", "virtserialport,chardev=output,name=command-output"),
         *_execution(options),
     ]
     if options.overlay:
@@ -84,7 +91,8 @@ def describe(options: MachineOptions, directory: Path, boot_timeout: int) -> Pat
         _pack(options.overlay, archive)
         arguments += [
             *("-drive", f"if=none,id=overlay,format=raw,readonly=on,file={archive}"),
-            *("-device", "virtio-blk-pci,drive=overlay,serial=overlay"),
+            # Far from the root's disk, which must be found first and be vda.
+            *("-device", "virtio-blk-pci,drive=overlay,serial=overlay,addr=0x1e"),
         ]
     arguments += options.extra_args
     emulator["extra_args"] = f"{emulator['extra_args']} {shlex.join(arguments)}"
@@ -97,10 +105,49 @@ def describe(options: MachineOptions, directory: Path, boot_timeout: int) -> Pat
     return environment
 
 
+def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
+    """Say which of the options a place does not meet that is as it is.
+
+    The number of CPUs and the memory must be at least what is asked for, and the
+    kernel must have been started with the parameters in `append`. The kernel and
+    the root are the place's, and `single_threaded` corrects the emulator and asks
+    nothing of a place.
+
+    Args:
+        options: what is asked for.
+        check: runs a command there and returns its output.
+    """
+    default = MachineOptions(options.kernel, options.rootfs)
+    missing = [
+        f"{name}={getattr(options, name)}"
+        for name in ("cpu", "icount", "overlay", "extra_args")
+        if getattr(options, name) != getattr(default, name)
+    ]
+    parameters = check("cat /proc/cmdline").split()
+    missing += [f"append={word}" for word in options.append.split() if word not in parameters]
+    if options.smp != default.smp and int(check("nproc")) < options.smp:
+        missing.append(f"smp={options.smp}")
+    if options.memory != default.memory:
+        total = int(check("cat /proc/meminfo").split()[1]) << 10
+        # MemTotal, its first line, leaves out what the kernel itself occupies.
+        if total < 0.9 * _bytes(options.memory):
+            missing.append(f"memory={options.memory}")
+    return missing
+
+
+def _bytes(size: str) -> int:
+    """Read a size as QEMU writes it; a bare number is in MiB."""
+    shifts = {"K": 10, "M": 20, "G": 30, "T": 40}
+    shift = shifts.get(size[-1].upper())
+    return int(float(size) * 2**20) if shift is None else int(float(size[:-1]) * 2**shift)
+
+
 def _execution(options: MachineOptions) -> list[str]:
     """Return the arguments that say how QEMU executes the guest's code."""
     if options.icount:
-        return ["-accel", "tcg", "-icount", "shift=0,sleep=off"]
+        # Without seeds in the device tree, boots repeat exactly until the first I/O.
+        randomness = ["-machine", "dtb-randomness=off"]
+        return ["-accel", "tcg", "-icount", "shift=0,sleep=off", *randomness]
     thread = "single" if options.single_threaded else "multi"
     return ["-accel", f"tcg,thread={thread}"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -28,7 +29,7 @@ def explain(command: Sequence[str], output: str, status: int) -> PagewrightError
             "free some space (pagewright needs about 15 GB), then run the same command again",
             tail(output, 3),
         )
-    if "Temporary failure resolving" in output or "Could not resolve" in output:
+    if re.search(r"Temporary failure|Could not (resolve|connect)|Unable to connect", output):
         return PagewrightError(
             f"the network is not reachable ({command[0]})",
             "check the connection to the Debian mirror and PyPI, then run the same command again",
@@ -140,3 +141,8 @@ def end_group(process: subprocess.Popen[str]) -> None:
             return
         except subprocess.TimeoutExpired:
             continue
+
+
+def foreground(command: Sequence[str | Path]) -> int:
+    """Give a program our terminal until it ends, and return its exit status."""
+    return subprocess.call([str(word) for word in command])

@@ -115,7 +115,7 @@ def compose(
     check_commits(workspace, feature)
     _check_identity(workspace)
     target = workspace.out / "series" / feature.name
-    with worktree(workspace, source, _touched(workspace, feature)) as path:
+    with worktree(workspace, source, touched(workspace, feature)) as path:
         for name in feature.builds_on:
             for commit in workspace.feature(name).commits:
                 _commit(workspace, workspace.feature(name), commit.hook, commit.files, path, False)
@@ -131,7 +131,7 @@ def compose(
     return sorted(target.glob("*.patch"))
 
 
-def _touched(workspace: Workspace, feature: Feature) -> list[str]:
+def touched(workspace: Workspace, feature: Feature) -> list[str]:
     """Return every existing file that a feature and what it builds on touch."""
     names = []
     for one in (*map(workspace.feature, feature.builds_on), feature):
@@ -173,7 +173,7 @@ def _commit(
     run(["git", "commit", "-q", *sign, "-F", "-"], cwd=path, stdin=message)
 
 
-def apply(workspace: Workspace, source: Source, patches: list[Path], path: Path) -> None:
+def apply(patches: list[Path], path: Path) -> None:
     """Apply a series with `git am` to a work tree.
 
     Raises:

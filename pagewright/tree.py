@@ -209,8 +209,12 @@ def _hook_failed(workspace: Workspace, source: Source, name: str, output: str) -
             file = match[1]
         elif match := re.match(r"Hunk (#\d+) FAILED at (\d+)", line):
             failures.append(f"  {file}: hunk {match[1]} (line {match[2]})")
-        elif "can't find file" in line or "No file to patch" in line:
-            failures.append(f"  {line}")
+    feature, hook = name.split("/")
+    failures += [
+        f"  {missing}: not in this kernel"
+        for missing in patched_files((workspace.hooks(feature) / hook).read_text())
+        if not (source.path / missing).exists()
+    ]
     known = workspace.base().known_good
     return PagewrightError(
         f"the hook {name} does not apply to linux {source.package_version}; nothing was changed",

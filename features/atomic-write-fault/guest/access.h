@@ -251,10 +251,12 @@ static const struct access access_table[] = {
 	ACCESS_LSE128_LIST(ACCESS_LSE128_ENTRY)
 };
 
-#define ACCESS_COUNT	(sizeof(access_table) / sizeof(access_table[0]))
+#ifndef ARRAY_SIZE
+#define ARRAY_SIZE(array)	(sizeof(array) / sizeof((array)[0]))
+#endif
 
 #define for_each_access(a)							\
-	for (a = access_table; a < access_table + ACCESS_COUNT; a++)
+	for (a = access_table; a < access_table + ARRAY_SIZE(access_table); a++)
 
 static inline const char *access_class_name(const struct access *a)
 {

@@ -8,7 +8,6 @@
  * Output: one key=value per line; the status is 1 if the memory is wrong.
  */
 #define _GNU_SOURCE
-#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -16,9 +15,9 @@
 
 static struct vmstat before, after;
 
-static void add_one(uint32_t *p)
+static void add_one(unsigned int *p)
 {
-	uint32_t value, failed;
+	unsigned int value, failed;
 
 	asm volatile("1:	ldrex %0, [%2]\n\t"
 		     "add %0, %0, #1\n\t"
@@ -33,7 +32,7 @@ static void touch(char *area, size_t size, size_t page)
 	size_t offset;
 
 	for (offset = 0; offset < size; offset += page)
-		add_one((uint32_t *)(area + offset));
+		add_one((unsigned int *)(area + offset));
 }
 
 static void print_counter(const char *name)
@@ -50,7 +49,7 @@ int main(int argc, char **argv)
 {
 	size_t size = (argc > 1 ? strtoul(argv[1], NULL, 0) : 16) << 20;
 	size_t page = sysconf(_SC_PAGESIZE);
-	static uint32_t scratch;
+	static unsigned int scratch;
 	struct rusage usage;
 	size_t offset;
 	long faults;
@@ -77,7 +76,7 @@ int main(int argc, char **argv)
 	vmstat_read(&after);
 
 	for (offset = 0; offset < size; offset += page)
-		sum += *(uint32_t *)(area + offset);
+		sum += *(unsigned int *)(area + offset);
 
 	printf("bits=%zu\n", 8 * sizeof(void *));
 	printf("pages=%zu\n", size / page);

@@ -6,9 +6,10 @@
  * The same loop runs twice over the area.  The first pass takes the faults; the
  * second finds everything mapped, so that first_ticks - second_ticks is the
  * kernel's share.  Time is the virtual counter, in nanoseconds of guest time;
- * under QEMU's -icount shift=0 one nanosecond is one instruction.  Faults are
- * those of the threads that touch, during the first pass only: the program's own
- * code, stack and buffers are touched before.
+ * under QEMU's -icount shift=0 one nanosecond is one instruction.  It includes
+ * waiting for a disk; first_cpu and second_cpu, the CPU time of the threads that
+ * touch, do not.  Faults are those of these threads during the first pass only:
+ * the program's own code, stack and buffers are touched before.
  *
  * Output: one key=value per line.  Counters this kernel does not have are
  * printed as "absent".
@@ -16,10 +17,11 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <pthread.h>
-#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <time.h>
 
 #include "access.h"
 #include "vmstat.h"
@@ -60,8 +62,9 @@ struct worker {
 	char *start;
 	size_t size;
 	long faults;		/* first pass, minor and major */
-	uint64_t begin[2];	/* counter at the start and end of each pass */
-	uint64_t end[2];
+	unsigned long begin[2];	/* counter at the start and end of each pass */
+	unsigned long end[2];
+	unsigned long cpu[2];	/* CPU time of each pass, nanoseconds */
 };
 
 static struct worker workers[MAX_THREADS];
@@ -74,20 +77,29 @@ static void fail(const char *what)
 	exit(EXIT_FAILURE);
 }
 
-static uint64_t counter(void)
+static unsigned long counter(void)
 {
-	uint64_t ticks;
+	unsigned long ticks;
 
 	asm volatile("isb\n\tmrs %0, cntvct_el0" : "=r" (ticks) : : "memory");
 	return ticks;
 }
 
-static uint64_t nanoseconds(uint64_t ticks)
+static unsigned long nanoseconds(unsigned long ticks)
 {
-	uint64_t frequency;
+	unsigned long frequency;
 
 	asm("mrs %0, cntfrq_el0" : "=r" (frequency));
-	return (unsigned __int128)ticks * 1000000000 / frequency;
+	return (__uint128_t)ticks * 1000000000 / frequency;
+}
+
+/* What this thread has used so far. */
+static unsigned long cpu_time(void)
+{
+	struct timespec used;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+	return used.tv_sec * 1000000000UL + used.tv_nsec;
 }
 
 static void touch(struct worker *worker, int pass)
@@ -95,12 +107,14 @@ static void touch(struct worker *worker, int pass)
 	void (*run)(void *p) = options.access->run;
 	char *end = worker->start + worker->size;
 	size_t page = options.page;
+	unsigned long cpu = cpu_time();
 	char *p;
 
 	worker->begin[pass] = counter();
 	for (p = worker->start; p < end; p += page)
 		run(p);
 	worker->end[pass] = counter();
+	worker->cpu[pass] = cpu_time() - cpu;
 }
 
 /* Bring in the code and the stack that a pass uses, with a pass over one element. */
@@ -145,9 +159,9 @@ static void *work(void *argument)
 }
 
 /* From the first thread's start of a pass to the last one's end. */
-static uint64_t pass_time(int pass)
+static unsigned long pass_time(int pass)
 {
-	uint64_t begin = UINT64_MAX, end = 0;
+	unsigned long begin = ULONG_MAX, end = 0;
 	int i;
 
 	for (i = 0; i < options.threads; i++) {
@@ -163,7 +177,7 @@ static uint64_t pass_time(int pass)
 static int make_file(void)
 {
 	char *buffer = calloc(1, options.page);
-	uint64_t number;
+	unsigned long number;
 	int fd;
 
 	fd = open(options.file, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
@@ -236,7 +250,7 @@ static long resident_pages(char *area)
 }
 
 /* Does every page hold what that many passes leave there? */
-static bool contents_right(const char *area, int passes, uint64_t *sum)
+static bool contents_right(const char *area, int passes, unsigned long *sum)
 {
 	size_t page = options.page, i;
 	bool right = true;
@@ -244,7 +258,7 @@ static bool contents_right(const char *area, int passes, uint64_t *sum)
 
 	*sum = 0;
 	for (i = 0; i < options.size / page; i++) {
-		uint64_t expected[2] = { 0, 0 };
+		unsigned long expected[2] = { 0, 0 };
 
 		if (options.mapping == PRIVATE_FILE || options.mapping == SHARED_FILE)
 			expected[0] = i + 1;
@@ -252,7 +266,7 @@ static bool contents_right(const char *area, int passes, uint64_t *sum)
 			access_model(options.access, expected);
 		if (memcmp(area + i * page, expected, sizeof(expected)))
 			right = false;
-		*sum += *(const uint64_t *)(area + i * page);
+		*sum += *(const unsigned long *)(area + i * page);
 	}
 	return right;
 }
@@ -354,8 +368,9 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	long faults = 0, resident = 0, delta;
+	unsigned long cpu[2] = { 0, 0 };
 	bool right[2];
-	uint64_t sum[2];
+	unsigned long sum[2];
 	char *area;
 	size_t i;
 	int fd = -1;
@@ -394,6 +409,8 @@ int main(int argc, char **argv)
 		if (i)
 			pthread_join(workers[i].thread, NULL);
 		faults += workers[i].faults;
+		cpu[0] += workers[i].cpu[0];
+		cpu[1] += workers[i].cpu[1];
 	}
 
 	printf("kind=%s\n", options.access->name);
@@ -405,9 +422,11 @@ int main(int argc, char **argv)
 	printf("thp_size=%lu\n", thp_size());
 	printf("pages=%zu\n", options.size / options.page);
 	printf("faults=%ld\n", faults);
-	printf("first_ticks=%llu\n", (unsigned long long)pass_time(0));
-	printf("second_ticks=%llu\n", (unsigned long long)pass_time(1));
-	for (i = 0; i < sizeof(counters) / sizeof(counters[0]); i++) {
+	printf("first_ticks=%lu\n", pass_time(0));
+	printf("second_ticks=%lu\n", pass_time(1));
+	printf("first_cpu=%lu\n", cpu[0]);
+	printf("second_cpu=%lu\n", cpu[1]);
+	for (i = 0; i < ARRAY_SIZE(counters); i++) {
 		delta = vmstat_delta(&before, &after, counters[i]);
 		if (delta == VMSTAT_ABSENT)
 			printf("%s=absent\n", counters[i]);
@@ -417,8 +436,8 @@ int main(int argc, char **argv)
 	if (fd >= 0)
 		printf("resident_pages=%ld\n", resident);
 	printf("anon_huge_kib=%ld\n", smaps_kib(area, options.size, "AnonHugePages"));
-	printf("sum=%llu\n", (unsigned long long)sum[0]);
-	printf("second_sum=%llu\n", (unsigned long long)sum[1]);
+	printf("sum=%lu\n", sum[0]);
+	printf("second_sum=%lu\n", sum[1]);
 	printf("contents=%s\n", right[0] && right[1] ? "right" : "wrong");
 	return right[0] && right[1] ? EXIT_SUCCESS : EXIT_FAILURE;
 }

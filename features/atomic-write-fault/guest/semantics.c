@@ -227,9 +227,8 @@ TEST(every_access_populates_with_the_right_value)
 		CHECK_TRUE(a, holds_result(a, p + 0x7f0, zeroes));
 		CHECK_LE(a, faults, 2);
 		CHECK_LE(a, 1, faults);
-		if (promoted(a) || !access_writes(a)) {
+		if (promoted(a) || !access_writes(a))
 			CHECK_EQ(a, 1, faults);
-		}
 		unmap_pages(p, 1);
 		tried++;
 	}
@@ -653,20 +652,16 @@ TEST(userfaultfd_write_protection_of_untouched_page_is_kept)
 	}
 }
 
-/* Open a file of that many pages that lies on the root file system. */
-static int disk_file(int pages)
+/* Open a file of one page in /var/tmp. */
+static int disk_file(void)
 {
 	char name[] = "/var/tmp/semantics.XXXXXX";
 	int fd = mkstemp(name);
 
-	if (fd < 0) {
-		strcpy(name, "/semantics.XXXXXX");
-		fd = mkstemp(name);
-	}
 	if (fd < 0)
 		return fd;
 	unlink(name);
-	if (ftruncate(fd, pages * page_size()) || fsync(fd)) {
+	if (ftruncate(fd, page_size()) || fsync(fd)) {
 		close(fd);
 		return -1;
 	}
@@ -760,13 +755,13 @@ TEST(shared_memory_gets_the_data)
 
 TEST(shared_file_on_disk_is_dirtied_by_writes_only)
 {
-	int fd = disk_file(1);
+	int fd = disk_file();
 	struct statfs fs;
 
 	if (fd < 0)
-		SKIP(return, "cannot write to the root file system");
+		SKIP(return, "cannot write to /var/tmp");
 	if (fstatfs(fd, &fs) || fs.f_type != EXT4_SUPER_MAGIC)
-		SKIP(return, "the root file system is not ext4");
+		SKIP(return, "/var/tmp is not on ext4");
 	check_shared_file(_metadata, fd, true);
 }
 
@@ -777,9 +772,9 @@ TEST(private_file_gets_a_copy_and_stays_unchanged)
 	char *p;
 	int fd;
 
-	fd = disk_file(1);
+	fd = disk_file();
 	if (fd < 0)
-		SKIP(return, "cannot write to the root file system");
+		SKIP(return, "cannot write to /var/tmp");
 	for_each_access(a) {
 		if (!access_supported(a))
 			continue;
@@ -839,9 +834,13 @@ TEST(fork_keeps_parent_and_child_apart)
 	}
 }
 
-/* Several threads touch all pages of one area, each starting elsewhere. */
+/*
+ * Several threads touch all pages of one area, each starting elsewhere.  Few
+ * pages are enough: where an emulator has fewer cores than the machine has CPUs,
+ * threads in step cost a time slice per contended lock.
+ */
 #define CROWD		4
-#define CROWD_PAGES	256
+#define CROWD_PAGES	32
 
 struct crowd {
 	const struct access *access;
@@ -857,7 +856,7 @@ static void *crowd_touch(void *argument)
 
 	pthread_barrier_wait(me->start);
 	for (i = 0; i < CROWD_PAGES; i++) {
-		page = (i + me->number * CROWD_PAGES / 16) % CROWD_PAGES;
+		page = (i + me->number * CROWD_PAGES / CROWD) % CROWD_PAGES;
 		me->access->run(me->area + page * page_size());
 	}
 	return NULL;
@@ -969,7 +968,7 @@ TEST(changes_of_protection_never_hang_or_lose_an_access)
 			continue;
 		flips.area = map_pages(2, RW);
 		ASSERT_EQ(0, pthread_create(&thread, NULL, flip_access, &flips));
-		for (i = 0; i < 500; i++) {
+		for (i = 0; i < 150; i++) {
 			mprotect(flips.area, 2 * page_size(), PROT_READ);
 			if (i % 3 == 0)
 				madvise(flips.area + page_size(), page_size(), MADV_DONTNEED);
@@ -1133,6 +1132,49 @@ TEST(hugetlb_page_is_allocated_once)
 		munmap(p, size);
 	}
 	set_number(pool, reserved);
+}
+
+/*
+ * The page cache of a hugetlb file has the only huge page there is.  A private
+ * mapping without a reservation can read it, but not have a copy of its own: a
+ * load-exclusive alone must read, as a load does.
+ */
+TEST(load_exclusive_reads_hugetlb_file_when_no_page_is_left)
+{
+	const char *pool = "/proc/sys/vm/nr_hugepages";
+	long reserved = read_number(pool, 0);
+	const struct access *a;
+	size_t size = thp_size();
+	char *shared, *private;
+	int fd;
+
+	if (!size || size > (64UL << 20))
+		SKIP(return, "no huge pages of a usable size");
+	if (reserved)
+		SKIP(return, "huge pages are in use");
+	fd = memfd_create("hugetlb", MFD_CLOEXEC | MFD_HUGETLB);
+	if (fd < 0)
+		SKIP(return, "no hugetlb files");
+	ASSERT_EQ(0, ftruncate(fd, size));
+	set_number(pool, 1);
+	shared = mmap(NULL, size, RW, MAP_SHARED, fd, 0);
+	if (shared == MAP_FAILED) {
+		set_number(pool, 0);
+		SKIP(return, "no huge page can be reserved");
+	}
+	*(long *)shared = 42;
+	catch_segv();
+	for_each_sample(a) {
+		if (access_writes(a))
+			continue;
+		private = mmap(NULL, size, RW, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+		ASSERT_NE(MAP_FAILED, (void *)private);
+		CHECK_EQ(a, 0, signals_of(a, private));
+		munmap(private, size);
+	}
+	munmap(shared, size);
+	close(fd);
+	set_number(pool, 0);
 }
 
 /* Turn on synchronous checks of memory tags. */

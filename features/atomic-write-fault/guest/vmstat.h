@@ -80,7 +80,7 @@ static inline bool cmdline_has(const char *word)
 	length = fread(text, 1, sizeof(text) - 1, file);
 	fclose(file);
 	text[length] = '\0';
-	for (token = strtok(text, " \n"); token; token = strtok(NULL, " \n")) {
+	for (token = strtok(text, "\n "); token; token = strtok(NULL, "\n ")) {
 		if (!strcmp(token, word))
 			return true;
 	}

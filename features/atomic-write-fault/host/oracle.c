@@ -29,6 +29,18 @@ void oracle_class(const uint32_t *words, size_t n, uint8_t *classes)
 		classes[i] = aarch64_insn_rmw_class(words[i]);
 }
 
+/**
+ * oracle_glance() - ask the header's quick rejection about words
+ * @words: A64 instructions
+ * @n: number of words
+ * @passed: written: 1 for each word that may be a read-modify-write, else 0
+ */
+void oracle_glance(const uint32_t *words, size_t n, uint8_t *passed)
+{
+	for (size_t i = 0; i < n; i++)
+		passed[i] = aarch64_insn_may_be_rmw(words[i]);
+}
+
 /*
  * Consecutive words mostly share a mnemonic, and all mnemonics have been met
  * after a few thousand words, so this is a lookup in a small open hash table.

@@ -13,33 +13,41 @@
  * The store is certain, so look ahead: for a user data fault that is reported
  * as a read in a writable VMA, the instruction at the PC is read, and if it is a
  * read-modify-write the fault is handled as a write. The look is inline in the
- * fault path (asm/atomic_write_fault.h), the instructions are told apart by
- * asm/insn-rmw.h, and what happens to a match is decided here.
+ * fault path (asm/atomic_write_fault.h) and rejects plain loads there, in a dozen
+ * instructions. What is left is classified (asm/insn-rmw.h) and decided on here.
  *
  * A load-exclusive stores nothing itself, but it begins the read-modify-write of
  * code without LSE atomics. It is handled as a write in private mappings only:
  * there, the worst that a load-exclusive without a store-exclusive (a wait loop)
  * can see is a page of its own instead of the zero page or the page cache's. In
- * a shared mapping a write fault would dirty the file.
+ * a shared mapping a write fault would dirty the file, and in a hugetlb mapping it
+ * could find the pool empty and kill a task that only reads.
  *
  * The signal that a fault may end in is made from what the hardware reported,
  * not from the decision taken here.
  */
 #define pr_fmt(fmt) "atomic-write-fault: " fmt
 
+#include <linux/hugetlb_inline.h>
 #include <linux/init.h>
 #include <linux/jump_label.h>
 #include <linux/kstrtox.h>
 #include <linux/mm.h>
 #include <linux/mmu_context.h>
 #include <linux/printk.h>
+#include <linux/uaccess.h>
 #include <linux/vmstat.h>
 
+#include <asm/alternative.h>
 #include <asm/atomic_write_fault.h>
+#include <asm/cpufeature.h>
+#include <asm/insn-rmw.h>
 #include <asm/ptrace.h>
+#include <asm/sysreg.h>
 
-/* Changed before user space runs, and never after. */
-DEFINE_STATIC_KEY_TRUE(arm64_atomic_write_fault_enabled);
+/* Set before user space runs, and never changed after. */
+DEFINE_STATIC_KEY_FALSE(arm64_rmw_look_inline);
+DEFINE_STATIC_KEY_FALSE(arm64_rmw_look_guarded);
 
 static bool atomic_write_fault __initdata = true;
 static bool exclusive_write_fault __ro_after_init = true;
@@ -56,19 +64,20 @@ static bool may_force_write(struct vm_area_struct *vma, struct pt_regs *regs,
 		return false;
 
 	if (rmw == AARCH64_INSN_RMW_EXCLUSIVE &&
-	    (!exclusive_write_fault || (vma->vm_flags & VM_SHARED)))
+	    (!exclusive_write_fault || (vma->vm_flags & VM_SHARED) ||
+	     is_vm_hugetlb_page(vma)))
 		return false;
 
 	return arch_vma_access_permitted(vma, true, false, false);
 }
 
 /**
- * arm64_handle_rmw_fault() - handle a read fault by a read-modify-write
+ * arm64_handle_rmw_fault() - handle a read fault, as a write if @insn will write
  * @vma: the VMA that contains @addr; writable
  * @addr: the faulting address, untagged
  * @flags: FAULT_FLAG_* of a user data read fault
  * @regs: the registers at the fault
- * @rmw: the class of the instruction at the PC, not AARCH64_INSN_RMW_NONE
+ * @insn: the instruction at the PC
  *
  * Context: as handle_mm_fault(): process context, the VMA lock or the mmap read
  *	    lock held; may sleep and may release the lock.
@@ -76,12 +85,12 @@ static bool may_force_write(struct vm_area_struct *vma, struct pt_regs *regs,
  */
 vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 				  unsigned long addr, unsigned int flags,
-				  struct pt_regs *regs,
-				  enum aarch64_insn_rmw rmw)
+				  struct pt_regs *regs, u32 insn)
 {
+	enum aarch64_insn_rmw rmw = aarch64_insn_rmw_class(insn);
 	vm_fault_t fault;
 
-	if (!may_force_write(vma, regs, rmw))
+	if (rmw == AARCH64_INSN_RMW_NONE || !may_force_write(vma, regs, rmw))
 		return handle_mm_fault(vma, addr, flags, regs);
 
 	fault = handle_mm_fault(vma, addr, flags | FAULT_FLAG_WRITE, regs);
@@ -92,6 +101,41 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 			       ATOMIC_WRITE_FAULT : EXCLUSIVE_WRITE_FAULT);
 
 	return fault;
+}
+
+/**
+ * arm64_handle_mm_fault_guarded() - the look on CPUs where a load is not enough
+ * @vma: the VMA that contains @addr; writable
+ * @addr: the faulting address, untagged
+ * @flags: FAULT_FLAG_* of a user data read fault
+ * @regs: the registers at the fault
+ *
+ * With MTE, text may have tags, but the PC has none: instruction fetches are not
+ * checked, and this load must not be, or it would raise an asynchronous tag check
+ * fault that the program did not cause. Without PAN in hardware, the user's page
+ * table has to be put in place for the load.
+ *
+ * Context: as handle_mm_fault(): process context, the VMA lock or the mmap read
+ *	    lock held; may sleep and may release the lock.
+ * Return: what handle_mm_fault() returns.
+ */
+vm_fault_t arm64_handle_mm_fault_guarded(struct vm_area_struct *vma,
+					 unsigned long addr, unsigned int flags,
+					 struct pt_regs *regs)
+{
+	u32 insn;
+
+	pagefault_disable();
+	asm volatile(ALTERNATIVE("nop", SET_PSTATE_TCO(1),
+				 ARM64_MTE, CONFIG_ARM64_MTE));
+	uaccess_ttbr0_enable();
+	insn = __arm64_user_insn(regs);
+	uaccess_ttbr0_disable();
+	asm volatile(ALTERNATIVE("nop", SET_PSTATE_TCO(0),
+				 ARM64_MTE, CONFIG_ARM64_MTE));
+	pagefault_enable();
+
+	return arm64_handle_rmw_fault(vma, addr, flags, regs, insn);
 }
 
 static int __init parse_switch(const char *name, const char *value, bool *on)
@@ -121,13 +165,19 @@ early_param("arm64.atomic_write_fault_exclusive", parse_exclusive_write_fault);
 static int __init atomic_write_fault_init(void)
 {
 	if (!atomic_write_fault) {
-		static_branch_disable(&arm64_atomic_write_fault_enabled);
 		pr_info("off (arm64.atomic_write_fault=0)\n");
-	} else if (!exclusive_write_fault) {
-		pr_info("on for atomics, off for load-exclusives (arm64.atomic_write_fault_exclusive=0)\n");
-	} else {
-		pr_info("on for atomics and load-exclusives\n");
+		return 0;
 	}
+
+	if (system_supports_mte() || system_uses_ttbr0_pan())
+		static_branch_enable(&arm64_rmw_look_guarded);
+	else
+		static_branch_enable(&arm64_rmw_look_inline);
+
+	if (exclusive_write_fault)
+		pr_info("on for atomics and load-exclusives\n");
+	else
+		pr_info("on for atomics, off for load-exclusives (arm64.atomic_write_fault_exclusive=0)\n");
 
 	return 0;
 }

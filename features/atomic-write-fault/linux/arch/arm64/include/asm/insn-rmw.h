@@ -53,12 +53,11 @@
  * All acquire and release forms are included.  STADD and the other integer ST
  * forms are the LD forms with the zero register as their destination.
  *
- * A field that the architecture prints as "should be one", (1)(1)(1)(1)(1), is
- * not part of a mask: Rs of every load-exclusive, and Rt2 of those of a single
- * register.  A CPU may execute such an instruction as if the field were right;
- * if it takes a data abort for it, it did.  Fields and register numbers that
- * the architecture makes UNDEFINED are checked: an odd register of CASP, Rt2 of
- * CAS that is not 31.
+ * What the architecture makes UNDEFINED does not match: an odd register of
+ * CASP, Rt2 of CAS that is not 31.  What it makes CONSTRAINED UNPREDICTABLE
+ * does: LDXR whose Rs or Rt2 is not the 31 that it should be, LDXP to one
+ * register twice.  A CPU may execute those as if they were right, and if one
+ * takes a data abort, this CPU does.
  *
  * The neighbours that must not match, because they only load or only store:
  * LDAPR, LD64B, ST64B, ST64BV and ST64BV0 in row 38, LDAR, LDLAR, STLR, STLLR,
@@ -204,6 +203,32 @@ static __always_inline enum aarch64_insn_rmw aarch64_insn_rmw_class(u32 insn)
 	default:
 		return AARCH64_INSN_RMW_NONE;
 	}
+}
+
+/**
+ * aarch64_insn_may_be_rmw() - tell what is not a read-modify-write, in a glance
+ * @insn: an A64 instruction as a number
+ *
+ * For paths that see plain loads nearly always: LDR is told by two tests of a
+ * single bit. What passes is for aarch64_insn_rmw_class() to judge.
+ *
+ * Context: any.
+ *
+ * Return: false if the class of @insn is AARCH64_INSN_RMW_NONE; true if it has
+ * to be looked at.
+ */
+static __always_inline bool aarch64_insn_may_be_rmw(u32 insn)
+{
+	/* Rows 08, 09 and 19, and few loads: literal, and SIMD structures */
+	if (!(insn & 0x20000000))
+		return true;
+
+	/* LDR with an unsigned offset and LDP with a signed one */
+	if (insn & 0x01000000)
+		return false;
+
+	/* Rows 38 and 3c have bit 21 set, other than LDUR, LDTR, pre- and post-index */
+	return insn & 0x00200000;
 }
 
 #endif /* __ASM_INSN_RMW_H */

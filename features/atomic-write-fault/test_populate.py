@@ -1,0 +1,322 @@
+"""How many faults it costs to populate memory, instruction by instruction.
+
+The figures are exact. An access either populates a page (or a huge page) with
+its first fault, or faults twice: once for the zero page, once for the copy.
+
+QEMU reports the first fault of an atomic as hardware does only where it
+executes all CPUs in one thread (`single_threaded`, or counting instructions);
+with CPUs in parallel it reports a write. Exclusives fault as on hardware
+everywhere. Tests that need neither a mode nor a boot parameter also run on a
+place given with --lg-env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pagewright.machine import Machine
+
+POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
+OFF = "arm64.atomic_write_fault=0"
+EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
+
+SIZE = "64M"
+ATOMICS = ("ldadd", "staddl", "ldsmaxab", "swpal", "cas", "casp")
+EXCLUSIVES = ("ldxr", "ldaxr", "ldxp", "ldaxp_w")
+LOADS = ("load", "ldapr", "ldar")
+STORES = ("store", "stlr")
+ALL = (*ATOMICS, *EXCLUSIVES, *LOADS, *STORES)
+
+# The absolute figures for 64 MiB in pages of 4 KiB: (no THP, THP).
+ONCE_4K = (16384, 32)
+TWICE_4K = (32768, 16416)
+
+# What the fixtures give: build and options in, machine out.
+Boot = Callable[..., Machine]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the program `populate` printed.
+
+    Attributes:
+        kind: the instruction.
+        thp: were huge pages asked for?
+        values: all numbers, by their name; a counter the kernel lacks is None.
+    """
+
+    kind: str
+    thp: bool
+    values: dict[str, int | None]
+
+    def __getitem__(self, name: str) -> int:
+        """Return a number that must be there."""
+        value = self.values[name]
+        assert value is not None, f"this kernel has no counter {name}"
+        return value
+
+    @property
+    def huge(self) -> int:
+        """How many huge pages the area holds, if it was asked for any."""
+        return self["pages"] * self["page_size"] // self["thp_size"] if self.thp else 0
+
+    @property
+    def once(self) -> int:
+        """Faults of an access that populates with its first one."""
+        small = self["pages"] - self.huge * self["thp_size"] // self["page_size"]
+        return self.huge + small
+
+
+def populate(place: Machine, kind: str, *arguments: str, size: str = SIZE) -> Figures:
+    """Touch every page of an area once in the guest; the memory must be right."""
+    command = " ".join((POPULATE, kind, size, *arguments))
+    output = place.check(command, timeout=120)
+    texts = dict(line.split("=", 1) for line in output.splitlines())
+    assert texts["contents"] == "right", output
+    values = {
+        name: None if text == "absent" else int(text)
+        for name, text in texts.items()
+        if text == "absent" or text.isdigit()
+    }
+    return Figures(kind, "--thp=on" in arguments, values)
+
+
+def each(place: Machine, kinds: Iterable[str]) -> Iterable[Figures]:
+    """Populate with each instruction, without and with huge pages."""
+    for kind in kinds:
+        for thp in ("off", "on"):
+            yield populate(place, kind, f"--thp={thp}")
+
+
+def check_faults(
+    subtests: Any,
+    place: Machine,
+    kinds: Iterable[str],
+    expected: tuple[int, int],
+) -> None:
+    """Check the faults of each instruction: (no THP, THP)."""
+    for figures in each(place, kinds):
+        with subtests.test(kind=figures.kind, thp=figures.thp):
+            assert figures["faults"] == expected[figures.thp]
+
+
+# --- Any place: default options only -----------------------------------------
+
+
+def test_every_kind_populates_with_one_fault(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for figures in each(place, ALL):
+        with subtests.test(kind=figures.kind, thp=figures.thp):
+            assert figures["faults"] == figures.once
+    assert place.warnings() == ""
+
+
+def test_atomics_and_exclusives_make_huge_pages(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for kind in (*ATOMICS, *EXCLUSIVES, *STORES):
+        with subtests.test(kind=kind):
+            figures = populate(place, kind, "--thp=on")
+            assert figures["anon_huge_kib"] == figures.huge * figures["thp_size"] // 1024
+            assert figures["thp_fault_alloc"] == figures.huge
+            assert figures["thp_split_pmd"] == 0
+    assert place.warnings() == ""
+
+
+def test_loads_get_the_zero_page(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for kind in LOADS:
+        with subtests.test(kind=kind):
+            figures = populate(place, kind, "--thp=on")
+            assert figures["anon_huge_kib"] == 0
+            assert figures["thp_fault_alloc"] == 0
+    assert place.warnings() == ""
+
+
+def test_forced_faults_of_exclusives_are_counted(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for figures in each(place, EXCLUSIVES):
+        with subtests.test(kind=figures.kind, thp=figures.thp):
+            assert figures["exclusive_write_fault"] == figures["faults"] == figures.once
+            assert figures["atomic_write_fault"] == 0
+    assert place.warnings() == ""
+
+
+def test_faults_of_loads_and_stores_are_not_counted(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for figures in each(place, (*LOADS, *STORES)):
+        with subtests.test(kind=figures.kind, thp=figures.thp):
+            assert figures["exclusive_write_fault"] == 0
+            assert figures["atomic_write_fault"] == 0
+    assert place.warnings() == ""
+
+
+def test_private_file_is_copied_with_one_fault(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for kind in ("ldadd", "ldxr", "store"):
+        with subtests.test(kind=kind):
+            figures = populate(place, kind, "--mapping=private-file", size="16M")
+            assert figures["faults"] == figures["pages"]
+    assert place.warnings() == ""
+
+
+def test_exclusives_on_shared_file_are_left_alone(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for kind in ("ldxr", "ldxr_only"):
+        for mapping in ("shared-file", "shmem"):
+            with subtests.test(kind=kind, mapping=mapping):
+                figures = populate(place, kind, f"--mapping={mapping}", size="16M")
+                assert figures["exclusive_write_fault"] == 0
+    assert place.warnings() == ""
+
+
+def test_threads_populate_with_one_fault_each_page(shared_machine: Boot, subtests) -> None:
+    place = shared_machine()
+    for kind in ("ldadd", "ldxr", "store"):
+        for thp in ("off", "on"):
+            with subtests.test(kind=kind, thp=thp):
+                figures = populate(place, kind, f"--thp={thp}", "--threads=4")
+                assert figures["faults"] == figures.once
+    assert place.warnings() == ""
+
+
+# --- The emulator's modes and the kernel's boot parameters --------------------
+
+
+def test_guard_the_emulator_shows_the_double_fault_of_atomics(
+    shared_machine: Boot, subtests
+) -> None:
+    """Without this, all tests of atomics could pass without testing anything."""
+    place = shared_machine(build="base-4k", single_threaded=True)
+    check_faults(subtests, place, ATOMICS, TWICE_4K)
+    assert place.warnings() == ""
+
+
+def test_base_kernel_single_threaded(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="base-4k", single_threaded=True)
+    check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
+    check_faults(subtests, place, (*LOADS, *STORES), ONCE_4K)
+    assert place.warnings() == ""
+
+
+def test_base_kernel_parallel(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="base-4k", smp=2)
+    check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
+    check_faults(subtests, place, (*ATOMICS, *LOADS, *STORES), ONCE_4K)
+    assert place.warnings() == ""
+
+
+def test_patched_kernel_single_threaded(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="patched-4k", single_threaded=True)
+    check_faults(subtests, place, ALL, ONCE_4K)
+    assert place.warnings() == ""
+
+
+def test_patched_kernel_parallel(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="patched-4k", smp=2)
+    check_faults(subtests, place, ALL, ONCE_4K)
+    assert place.warnings() == ""
+
+
+def test_forced_faults_of_atomics_are_counted(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="patched-4k", single_threaded=True)
+    for figures in each(place, ATOMICS):
+        with subtests.test(kind=figures.kind, thp=figures.thp):
+            assert figures["atomic_write_fault"] == figures["faults"] == figures.once
+            assert figures["exclusive_write_fault"] == 0
+    assert place.warnings() == ""
+
+
+def test_switched_off_the_machine_behaves_as_the_base_kernel(
+    shared_machine: Boot, subtests
+) -> None:
+    place = shared_machine(build="patched-4k", single_threaded=True, append=OFF)
+    check_faults(subtests, place, (*ATOMICS, *EXCLUSIVES), TWICE_4K)
+    check_faults(subtests, place, (*LOADS, *STORES), ONCE_4K)
+    for kind in ("ldadd", "ldxr"):
+        figures = populate(place, kind)
+        assert figures["atomic_write_fault"] == figures["exclusive_write_fault"] == 0
+    assert place.warnings() == ""
+
+
+def test_exclusives_switched_off_alone(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="patched-4k", single_threaded=True, append=EXCLUSIVE_OFF)
+    check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
+    check_faults(subtests, place, (*ATOMICS, *LOADS, *STORES), ONCE_4K)
+    assert populate(place, "ldxr")["exclusive_write_fault"] == 0
+    assert place.warnings() == ""
+
+
+def test_threads_on_one_emulator_thread(shared_machine: Boot, subtests) -> None:
+    place = shared_machine(build="patched-4k", single_threaded=True, smp=4)
+    for kind in ("ldadd", "ldxr"):
+        for thp in (False, True):
+            with subtests.test(kind=kind, thp=thp):
+                figures = populate(place, kind, f"--thp={'on' if thp else 'off'}", "--threads=4")
+                assert figures["faults"] == ONCE_4K[thp]
+    assert place.warnings() == ""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("build", ["patched-16k", "patched-64k"])
+def test_larger_pages(shared_machine: Boot, subtests, build: str) -> None:
+    place = shared_machine(build=build, single_threaded=True)
+    for figures in each(place, ALL):
+        with subtests.test(kind=figures.kind, thp=figures.thp):
+            assert figures["faults"] == figures.once
+    assert place.warnings() == ""
+
+
+# Instructions per fault, patched over base: what must stay, and what gains.
+UNCHANGED = (
+    ("load", "--thp=off"),
+    ("load", "--thp=on"),
+    ("store", "--thp=off"),
+    ("load", "--mapping=private-file"),
+    ("load", "--mapping=shared-file"),
+    ("load", "--mapping=private-file", "--cache=cold"),
+)
+ONE_PERCENT = 0.01
+THREE_PERCENT = 0.03
+
+
+@pytest.fixture
+def costs(machine: Boot) -> Callable[[str, Iterable[tuple[str, ...]]], list[float]]:
+    """Measure on a build: instructions per fault of each job."""
+
+    def measure(build: str, jobs: Iterable[tuple[str, ...]]) -> list[float]:
+        # A machine of its own: one that counts instructions is never idle.
+        place = machine(build=build, icount=True, smp=1)
+        results = []
+        for kind, *arguments in jobs:
+            # The first run also fills caches (pages, slabs) that later ones find.
+            both = [populate(place, kind, *arguments) for _ in range(2)]
+            cold = "--cache=cold" in arguments
+            names = ("first_cpu", "second_cpu") if cold else ("first_ticks", "second_ticks")
+            spent = min(figures[names[0]] - figures[names[1]] for figures in both)
+            results.append(spent / both[0]["faults"])
+        assert place.warnings() == ""
+        return results
+
+    return measure
+
+
+def test_other_faults_cost_the_same_number_of_instructions(costs, subtests) -> None:
+    for job, patched, base in zip(
+        UNCHANGED, costs("patched-4k", UNCHANGED), costs("base-4k", UNCHANGED), strict=True
+    ):
+        with subtests.test(job=" ".join(job), patched=patched, base=base):
+            assert patched <= base * (1 + ONE_PERCENT)
+
+
+def test_atomics_cost_as_little_as_stores(costs, subtests) -> None:
+    jobs = [(kind, f"--thp={thp}") for thp in ("off", "on") for kind in ("store", "ldadd", "ldxr")]
+    results = costs("patched-4k", jobs)
+    for first in (0, 3):
+        store, *others = results[first : first + 3]
+        for other, job in zip(others, jobs[first + 1 : first + 3], strict=True):
+            with subtests.test(job=" ".join(job), store=store, other=other):
+                assert other <= store * (1 + THREE_PERCENT)

@@ -1,0 +1,87 @@
+"""Nothing but the number of faults changes: guest/semantics.c, on and off.
+
+The same program runs on the base kernel and on the patched one, with the
+feature on, off, and on without exclusives, and in both of the emulator's modes:
+where CPUs run in parallel it reports atomics as writes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pagewright import ktap, source, workspace
+from pagewright.machine import Machine
+
+TESTS = "/usr/lib/tests/atomic-write-fault"
+OFF = "arm64.atomic_write_fault=0"
+EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
+
+Boot = Callable[..., Machine]
+
+
+def check_semantics(place: Machine, subtests: Any) -> None:
+    """Run the guest program; each of its tests is a result of its own."""
+    result = place.run(f"{TESTS}/semantics", timeout=400)
+    tree = source.ensure(workspace.find()).path
+    ktap.report(ktap.parse(result.output, tree), subtests)
+    assert result.status == 0, result.output
+    assert place.warnings() == ""
+
+
+def test_semantics(machine: Boot, subtests) -> None:
+    check_semantics(machine(), subtests)
+
+
+def test_semantics_with_the_faults_of_hardware(machine: Boot, subtests) -> None:
+    check_semantics(machine(single_threaded=True), subtests)
+
+
+def test_semantics_with_memory_tagging(machine: Boot, subtests) -> None:
+    place = machine(single_threaded=True, extra_args=("-machine", "mte=on"))
+    check_semantics(place, subtests)
+
+
+def test_semantics_with_numa_balancing(machine: Boot, subtests) -> None:
+    """Two pretended nodes; the guest skips its test if the kernel cannot pretend."""
+    check_semantics(machine(single_threaded=True, append="numa=fake=2"), subtests)
+
+
+def test_semantics_switched_off(machine: Boot, subtests) -> None:
+    check_semantics(machine(single_threaded=True, append=OFF), subtests)
+
+
+def test_semantics_without_exclusives(machine: Boot, subtests) -> None:
+    check_semantics(machine(single_threaded=True, append=EXCLUSIVE_OFF), subtests)
+
+
+def test_semantics_of_the_base_kernel(machine: Boot, subtests) -> None:
+    check_semantics(machine(build="base-4k", single_threaded=True), subtests)
+
+
+@pytest.mark.parametrize("properties", ["", "mte=on"])
+def test_semantics_under_lockdep_and_kasan(machine: Boot, subtests, properties: str) -> None:
+    arguments = ("-machine", properties) if properties else ()
+    check_semantics(machine("debug-4k", single_threaded=True, extra_args=arguments), subtests)
+
+
+def run_compat(place: Machine) -> dict[str, str]:
+    """Let a 32-bit task populate memory; return what it printed."""
+    result = place.run(f"{TESTS}/compat")
+    if result.status in (126, 127):
+        pytest.skip("this machine runs no 32-bit tasks")
+    assert result.status == 0, result.output
+    return dict(line.split("=", 1) for line in result.output.splitlines())
+
+
+def test_32_bit_task_populates_and_is_never_forced(machine: Boot) -> None:
+    place = machine()
+    printed = run_compat(place)
+    pages = int(printed["pages"])
+    assert printed["bits"] == "32"
+    assert int(printed["sum"]) == pages
+    assert int(printed["faults"]) == 2 * pages
+    assert printed["atomic_write_fault"] == printed["exclusive_write_fault"] == "0"
+    assert place.warnings() == ""

@@ -1,0 +1,38 @@
+"""The kernel's own style checker, run on our files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagewright.run import run
+
+DICTIONARY = Path("/usr/lib/python3/dist-packages/codespell_lib/data/dictionary.txt")
+
+# The kernel's idiom for exception tables passes assembler operands to a macro;
+# checkpatch takes their % for an operator, in the kernel's own files too.
+FALSE_ALARM = re.compile(r"CHECK: spaces preferred around that '%'")
+IDIOM = "_ASM_EXTABLE_"
+
+
+def checkpatch(tree: Path, files: Sequence[Path], *options: str) -> list[str]:
+    """Return what `checkpatch --strict` has to say about files or patches.
+
+    Args:
+        tree: a kernel tree.
+        files: patches, or with the option -f whole files.
+        options: more options for checkpatch.
+    """
+    command = ["perl", tree / "scripts" / "checkpatch.pl", "--strict", "--no-tree"]
+    command += ["--codespell", "--codespellfile", DICTIONARY, *options, *files]
+    output = run([str(word) for word in command], check=False)
+    if "total: " not in output:
+        return [f"checkpatch did not run: {output}"]
+    complaints = []
+    for block in re.split(r"\n\n", output):
+        if re.match(r"(ERROR|WARNING|CHECK): ", block) and not (
+            FALSE_ALARM.match(block) and IDIOM in block
+        ):
+            complaints.append(block)
+    return complaints

@@ -1,0 +1,66 @@
+"""Builds: fragments are met or named, recipes are known, Kconfig symbols switch code."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewright import build, workspace
+from pagewright.errors import PagewrightError
+from pagewright.run import run
+
+SPACE = workspace.find()
+
+
+def test_unmet_symbols_are_named():
+    wanted = build.parse_config("CONFIG_A=y\nCONFIG_B=n\nCONFIG_C=16\n# CONFIG_D is not set\n")
+    got = build.parse_config("CONFIG_A=y\nCONFIG_B=m\n")
+    assert build.unmet(wanted, got) == ["CONFIG_B=n (is m)", "CONFIG_C=16 (is n)"]
+
+
+def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkeypatch):
+    fragment = SPACE.root / "out" / "wrong.config"
+    fragment.write_text("CONFIG_NO_SUCH_SYMBOL=y\n")
+    good = build.ensure("patched-4k")
+    scratch = build.Build("scratch", tmp_path, good.tree, good.kernel_version)
+    fragments = [SPACE.root / "base" / "6.12" / "config" / "virt.config", fragment]
+    with pytest.raises(PagewrightError) as error:
+        build.configure(SPACE, scratch, fragments)
+    assert "out/wrong.config: CONFIG_NO_SUCH_SYMBOL=y (is n)" in str(error.value)
+    assert not (tmp_path / ".config").exists()
+
+
+def test_unknown_build_lists_the_known_ones():
+    with pytest.raises(PagewrightError, match="patched-4k"):
+        build.ensure("patched-5k")
+
+
+def test_features_are_in_the_patched_build_and_not_in_the_base():
+    objects = {
+        f"{file.with_suffix('.o')}"
+        for feature in SPACE.features()
+        for file in feature.new_files()
+        if file.suffix == ".c" and "kunit" not in file.name
+    }
+    assert objects
+    patched, base = build.ensure("patched-4k"), build.ensure("base-4k")
+    assert all((patched.out / name).exists() for name in objects)
+    assert not any((base.out / name).exists() for name in objects)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("feature", SPACE.features(), ids=lambda f: f.name)
+def test_symbol_off_leaves_no_code_of_the_feature(feature):
+    built = build.ensure("patched-4k", without=(feature.name,))
+    symbols = run(["aarch64-linux-gnu-nm", built.vmlinux])
+    for file in feature.new_files():
+        assert not (built.out / file.with_suffix(".o")).exists(), file
+    assert feature.name.replace("-", "_") not in symbols
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", sorted(set(build.RECIPES) - {"base-4k", "patched-4k"}))
+def test_every_build_boots(name, machine):
+    guest = machine(name)
+    size = {"4k": "4096", "16k": "16384", "64k": "65536"}[name.rsplit("-", 1)[1]]
+    assert guest.check("getconf PAGESIZE") == size
+    assert guest.warnings() == ""

@@ -1,0 +1,365 @@
+"""pagewright.machine: what a command printed and how it ended, exactly; deaths, told plainly."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pagewright import build, guest, klog
+from pagewright.errors import PagewrightError
+from pagewright.machine import Machine, MachineOptions, boot
+
+BUILD = "base-4k"
+
+pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="these tests are of QEMU")
+
+
+@pytest.fixture(scope="module")
+def options():
+    return MachineOptions(build.ensure(BUILD).image, guest.ensure())
+
+
+@pytest.fixture(scope="module")
+def up(shared_machine):
+    """A machine for the tests that leave it alive."""
+    return shared_machine(BUILD)
+
+
+@pytest.fixture(scope="module")
+def over_lines(up):
+    """The same machine, spoken to as a board is: through the terminal alone."""
+    return Machine(up._shell)
+
+
+@pytest.fixture(params=["up", "over_lines"])
+def either(request):
+    return request.getfixturevalue(request.param)
+
+
+def emulators(parent=None):
+    """The QEMUs that a process has started."""
+    list_children = ["ps", "-o", "pid=,comm=", "--ppid", str(parent or os.getpid())]
+    children = subprocess.run(list_children, capture_output=True, text=True, check=False).stdout
+    return [line.split()[0] for line in children.splitlines() if "qemu-system" in line]
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("true", ""),
+        ("echo one", "one\n"),
+        ("printf one", "one"),
+        (r"printf '\n\na\n\n\nb\n\n'", "\n\na\n\n\nb\n\n"),
+        (r"printf 'a\r\nb\tc\033[31md\a'", "a\r\nb\tc\033[31md\a"),
+        ("echo 'guest# '; echo \"it's $((1 + 1))\" \\$HOME", "guest# \nit's 2 $HOME\n"),
+        ("echo one\n\n# a comment\necho two", "one\ntwo\n"),
+        ("echo äöü", "äöü\n"),
+        ("cat", ""),
+    ],
+)
+def test_output_is_exact(either, command, output):
+    assert either.run(command).output == output
+
+
+def test_standard_error_is_in_the_output_in_order(up):
+    assert up.run("echo a; echo b >&2; echo c").output == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("true", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("no-such-command", 127),
+        ("kill -9 $$", 137),
+        ("kill -SEGV $$", 139),
+    ],
+)
+def test_status_is_exact(either, command, status):
+    assert either.run(command).status == status
+
+
+def test_check_strips_trailing_newlines_and_wants_success(up):
+    assert up.check("echo one; echo") == "one"
+    with pytest.raises(PagewrightError, match=r"(?s)status 4 .*the reason"):
+        up.check("echo the reason; exit 4")
+
+
+def test_lines_of_any_length_arrive(either):
+    line = "x" * 10000
+    assert either.run("head -c 10000 /dev/zero | tr '\\0' x").output == line
+
+
+def test_commands_of_any_length_arrive(either):
+    words = "word " * 4000
+    assert either.run(f"echo {words}| wc -w").output == "4000\n"
+
+
+def test_megabytes_of_output_are_fast_and_whole(up):
+    start = time.monotonic()
+    output = up.run("seq 1000000").output
+    assert output == "".join(f"{n}\n" for n in range(1, 1000001))
+    assert time.monotonic() - start < 30
+
+
+def test_output_larger_than_a_chunk_arrives_over_a_terminal(up, over_lines, monkeypatch):
+    monkeypatch.setattr(over_lines._transport, "CHUNK", 1000)
+    random = up.check("head -c 3500 /dev/urandom | base64 -w0 | tee /tmp/random")
+    assert over_lines.run("cat /tmp/random").output == random
+
+
+def test_what_runs_in_the_background_does_not_disturb(up):
+    assert up.run("(sleep 1; echo late) & echo now").output == "now\n"
+    assert up.run("sleep 2; echo next").output == "next\n"
+
+
+def test_kernel_messages_are_on_the_console_and_not_in_the_output(up):
+    result = up.run("for n in $(seq 50); do echo '<0>kernel says' >/dev/kmsg; echo $n; done")
+    assert result.output == "".join(f"{n}\n" for n in range(1, 51))
+    assert up.console().count("kernel says") == 50
+
+
+def test_the_console_begins_with_the_first_message(up):
+    assert "Booting Linux on physical CPU" in up.console().splitlines()[0]
+
+
+def test_garbled_output_is_fetched_again(over_lines, monkeypatch):
+    whole = over_lines._transport._shell
+    answers = []
+
+    def garble_once(text, timeout):
+        lines = whole(text, timeout)
+        answers.append(lines)
+        return lines if len(answers) > 1 else [*lines[:1], "[ 1.0] the kernel", *lines[1:]]
+
+    monkeypatch.setattr(over_lines._transport, "_shell", garble_once)
+    result = over_lines.run("echo one; exit 3")
+    assert (result.output, result.status, len(answers)) == ("one\n", 3, 2)
+
+
+def test_orphans_are_reaped(up):
+    up.check("for n in 1 2 3; do (sleep 0.1 &) ; done; sleep 0.5")
+    assert up.run("ps -eo stat= | grep -c ^Z").output == "0\n"
+
+
+def test_a_healthy_machine_has_no_warnings(up):
+    assert up.warnings() == ""
+
+
+def test_a_warning_is_reported(options):
+    with boot(options) as machine:
+        machine.check("echo 'WARNING: CPU: 0 PID: 1 at mm/x.c:1 f+0x1/0x2' >/dev/kmsg")
+        assert "mm/x.c:1" in machine.warnings()
+
+
+def test_a_taint_without_its_report_is_named(options):
+    with boot(options) as machine:
+        machine.check("echo 512 >/proc/sys/kernel/tainted")
+        assert "warning" in machine.warnings()
+
+
+def test_a_place_is_only_blamed_for_what_happens_while_we_are_there(options):
+    with boot(options) as machine:
+        machine.check("echo 'BUG: old' >/dev/kmsg; echo 512 >/proc/sys/kernel/tainted")
+        place = Machine(machine._shell)
+        assert place.fixed
+        assert place.warnings() == ""
+        machine.check("echo 'BUG: new' >/dev/kmsg")
+        assert "new" in place.warnings()
+
+
+def test_what_a_place_does_not_meet_is_told(over_lines, options):
+    assert over_lines.unmet(options) == []
+    assert over_lines.unmet(replace(options, single_threaded=True, smp=1)) == []
+    assert over_lines.unmet(replace(options, append="panic=-1 nokaslr")) == ["append=nokaslr"]
+    asked = replace(options, cpu="a64fx", smp=64, memory="100G", icount=True)
+    assert over_lines.unmet(asked) == ["cpu=a64fx", "icount=True", "smp=64", "memory=100G"]
+
+
+def test_a_panic_is_told_with_the_console(options):
+    with boot(options) as machine:
+        start = time.monotonic()
+        with pytest.raises(PagewrightError, match="panic: sysrq triggered crash") as caught:
+            machine.run("echo before >/dev/kmsg; echo c >/proc/sysrq-trigger")
+        assert time.monotonic() - start < 30
+        assert "before" in caught.value.details
+        assert "Call trace" in caught.value.details
+        with pytest.raises(PagewrightError, match="failed before"):
+            machine.run("true")
+
+
+def test_a_hang_is_told_and_the_machine_given_up(options):
+    with boot(options) as machine:
+        with pytest.raises(PagewrightError, match=r"no answer within 2 s while running: sleep 60"):
+            machine.run("sleep 60", timeout=2)
+        assert machine.broken
+
+
+def test_the_end_of_qemu_is_told(options):
+    with (
+        boot(options) as machine,
+        pytest.raises(PagewrightError, match="QEMU exited with status 0"),
+    ):
+        machine.run("busybox reboot -f")
+
+
+def test_a_kernel_that_finds_no_root_is_told(options):
+    with (
+        pytest.raises(PagewrightError, match=r"while booting: panic: .*init"),
+        boot(replace(options, append="init=/nowhere")),
+    ):
+        pass
+
+
+def test_what_qemu_refuses_is_told(options):
+    with (
+        pytest.raises(PagewrightError, match=r"(?s)QEMU exited .*no-such-cpu"),
+        boot(replace(options, cpu="no-such-cpu")),
+    ):
+        pass
+
+
+def test_a_missing_image_is_told(options):
+    with (
+        pytest.raises(PagewrightError, match="no kernel"),
+        boot(replace(options, kernel=Path("x"))),
+    ):
+        pass
+
+
+def test_the_overlay_is_laid_over_the_root(options, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "hello").write_text("#!/bin/sh\necho hello\n")
+    (tmp_path / "bin" / "hello").chmod(0o755)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "hostname").write_text("over\n")
+    with boot(replace(options, overlay=tmp_path)) as machine:
+        assert machine.check("hello; cat /etc/hostname") == "hello\nover"
+        # What the root has under a link stays there.
+        assert machine.check("readlink /bin; stat -c %U /usr/bin/hello") == "usr/bin\nroot"
+
+
+def test_the_root_is_as_it_was_at_the_next_boot(options):
+    for _ in range(2):
+        with boot(options) as machine:
+            machine.check("[ ! -e /left ] && touch /left && sync")
+
+
+def test_memory_may_exceed_the_hosts(options):
+    with boot(replace(options, memory="64G")) as machine:
+        assert int(machine.check("cat /proc/meminfo").split()[1]) > 60 << 20
+
+
+def test_options_reach_the_machine(options):
+    asked = replace(
+        options, cpu="max,midr=0x410fd842", smp=3, append="test.word=1", single_threaded=True
+    )
+    with boot(asked) as machine:
+        assert machine.check("nproc") == "3"
+        assert "test.word=1" in machine.check("cat /proc/cmdline").split()
+        midr = "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"
+        assert machine.check(f"cat {midr}") == "0x00000000410fd842"
+
+
+def test_counted_instructions_repeat(options):
+    def seconds_until_all_cpus_run():
+        with boot(replace(options, icount=True, smp=1)) as machine:
+            return re.search(r"\[ *([\d.]+)\] SMP: Total", machine.console())[1]
+
+    assert seconds_until_all_cpus_run() == seconds_until_all_cpus_run()
+
+
+def test_two_machines_run_at_once(options):
+    with boot(options) as one, boot(options) as two:
+        one.check("echo one >/tmp/name")
+        two.check("echo two >/tmp/name")
+        assert (one.check("cat /tmp/name"), two.check("cat /tmp/name")) == ("one", "two")
+
+
+def test_an_exception_leaves_nothing_running(options):
+    before = set(emulators())
+    with pytest.raises(ZeroDivisionError), boot(options) as machine:
+        machine.check("true")
+        directory = machine._console_log.parent
+        assert len(set(emulators()) - before) == 1
+        raise ZeroDivisionError
+    assert set(emulators()) == before
+    assert not directory.exists()
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from pagewright.machine import MachineOptions, boot
+
+with boot(MachineOptions(Path(sys.argv[1]), Path(sys.argv[2]))) as machine:
+    print("up", flush=True)
+    machine.run("sleep 60")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_leaves_nothing_running(options, number, tmp_path):
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, options.kernel, options.rootfs],
+        # A process that is killed leaves its files; here, where they do no harm.
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert child.stdout.readline() == b"up\n"
+    (emulator,) = emulators(child.pid)
+    child.send_signal(number)
+    child.wait(timeout=30)
+    child.stdout.close()
+    for _ in range(50):
+        if not Path(f"/proc/{emulator}").exists():
+            return
+        time.sleep(0.1)
+    pytest.fail("QEMU is still there")
+
+
+OOPS = """\
+[    1.0] Unable to handle kernel NULL pointer dereference at virtual address 0000000000000000
+[    1.1] Internal error: Oops: 0000000096000044 [#1] PREEMPT SMP
+[    1.2] Kernel panic - not syncing: Oops: Fatal exception
+"""
+
+
+def test_the_cause_of_an_oops_is_its_first_line():
+    assert klog.cause_of_death(OOPS).startswith("oops: Unable to handle kernel NULL pointer")
+    assert klog.cause_of_death("[ 1.0] Run /init as init process") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: CPU: 0 PID: 1 at mm/vmalloc.c:1 f+0x1/0x2",
+        "WARNING: possible circular locking dependency detected",
+        "WARNING: suspicious RCU usage",
+        "BUG: sleeping function called from invalid context at mm/x.c:1",
+        "BUG: KASAN: slab-out-of-bounds in f+0x1/0x2",
+        "BUG: Bad page state in process insmod  pfn:1",
+        "INFO: possible recursive locking detected",
+        "INFO: task insmod:1 blocked for more than 120 seconds.",
+        "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
+        "Call trace:",
+    ],
+)
+def test_a_report_is_recognised_up_to_its_end(line):
+    log = f"[ 0.9] fine\n[ 1.0] {line}\n[ 1.1]  f+0x1/0x2\n[ 1.2] ---[ end trace 0 ]---\n[ 1.3] on"
+    assert klog.splats(log) == "\n".join(log.splitlines()[1:4])
+
+
+@pytest.mark.parametrize(
+    "line", ["kasan: KernelAddressSanitizer initialized (generic)", "kunit: disabled", "bug"]
+)
+def test_ordinary_messages_are_no_reports(line):
+    assert klog.splats(f"[ 1.0] {line}") == ""

@@ -1,0 +1,162 @@
+"""The tests of a feature run on a board in a lab, unchanged.
+
+All parts are real: a coordinator, an exporter and a client of labgrid, talking
+over the loopback interface, and tests that are told nothing but --lg-env. Only
+the board is a QEMU, which shares its one serial port, a TCP socket, between the
+kernel's console and the shell, as boards do.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from labgrid.util import get_free_port
+
+from pagewright import build, guest
+
+ROOT = Path(__file__).parent.parent
+REMOTE = Path(__file__).parent / "remote"
+SELECTION = [
+    f"features/atomic-write-fault/test_populate.py::{test}"
+    for test in (
+        "test_every_kind_populates_with_one_fault",
+        "test_atomics_and_exclusives_make_huge_pages",
+        "test_forced_faults_of_exclusives_are_counted",
+    )
+]
+BOARD_BUILD = "patched-4k"
+
+pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="this test is the lab")
+
+
+def tool(name):
+    """The path of one of labgrid's programs."""
+    return str(Path(sys.executable).with_name(name))
+
+
+@contextmanager
+def running(command, log, **kwargs):
+    """A program that runs as long as the context does."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, **kwargs
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def board_port(tmp_path):
+    """The TCP port that is the serial port of a board running our kernel and guest."""
+    port = get_free_port()
+    command = [
+        "qemu-system-aarch64",
+        *("-M", "virt,gic-version=3", "-cpu", "max", "-smp", "2", "-m", "1G"),
+        # Atomics must fault as on a board.
+        *("-accel", "tcg,thread=single"),
+        *("-nic", "none", "-display", "none", "-monitor", "none", "-no-reboot"),
+        *("-serial", f"tcp:127.0.0.1:{port},server=on,wait=off"),
+        *("-kernel", str(build.ensure(BOARD_BUILD).image)),
+        *("-drive", f"if=virtio,format=raw,snapshot=on,file={guest.ensure()}"),
+        *("-append", "root=/dev/vda rw init=/init console=ttyAMA0 panic=-1"),
+    ]
+    with running(command, tmp_path / "board.log"):
+        yield port
+
+
+@pytest.fixture
+def lab(tmp_path, board_port):
+    """The environment variables of a client of a lab with that board in it, acquired."""
+    coordinator = f"127.0.0.1:{get_free_port()}"
+    env = {**os.environ, "LG_COORDINATOR": coordinator, "BOARD_PORT": str(board_port)}
+
+    def client(*words):
+        return subprocess.run(
+            [tool("labgrid-client"), *words], env=env, capture_output=True, text=True, check=False
+        )
+
+    def wait_for(resource, *programs):
+        resources = client("resources")
+        for _ in range(60):
+            if resources.returncode == 0 and resource in resources.stdout:
+                return
+            if any(program.poll() is not None for program in programs):
+                break
+            time.sleep(0.5)
+            resources = client("resources")
+        logs = "\n".join(file.read_text() for file in tmp_path.glob("labgrid-*.log"))
+        pytest.fail(f"the lab did not come up: {resources.stderr}\n{logs}")
+
+    def start(stack, name, *arguments):
+        # The coordinator keeps its places in the directory it runs in.
+        command = [tool(name), *arguments]
+        log = tmp_path / f"{name}.log"
+        return stack.enter_context(running(command, log, env=env, cwd=tmp_path))
+
+    with ExitStack() as stack:
+        first = start(stack, "labgrid-coordinator", "-l", coordinator)
+        wait_for("", first)
+        exporter = ("labgrid-exporter", "-n", "shelf", "--hostname", "127.0.0.1")
+        second = start(stack, *exporter, REMOTE / "exporter.yaml")
+        wait_for("shelf/board/NetworkSerialPort", first, second)
+        for words in (["create"], ["add-match", "shelf/board/*"], ["acquire"]):
+            done = client("-p", "board", *words)
+            assert done.returncode == 0, done.stdout + done.stderr
+        yield env
+        client("-p", "board", "release")
+
+
+def test_the_tests_of_a_feature_pass_on_a_remote_board(lab, tmp_path):
+    results = tmp_path / "results.xml"
+    child = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", *SELECTION, "-p", "no:cacheprovider"),
+            *("--lg-env", REMOTE / "environment.yaml", f"--junit-xml={results}"),
+        ],
+        cwd=ROOT,
+        env=lab,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    counts = ElementTree.parse(results).getroot().find("testsuite").attrib
+    assert int(counts["tests"]) >= len(SELECTION)
+    assert (counts["skipped"], counts["failures"], counts["errors"]) == ("0", "0", "0")
+
+
+def test_a_test_that_the_board_cannot_run_is_skipped_with_the_reason(lab, tmp_path):
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    (tmp_path / "test_there.py").write_text(
+        "def test_here(machine):\n"
+        "    board = machine()\n"
+        "    assert board.fixed\n"
+        "    assert board.check('uname -m') == 'aarch64'\n"
+        "    assert board.warnings() == ''\n"
+        "def test_cpu(machine):\n"
+        "    machine(cpu='a64fx')\n"
+        "def test_build(machine):\n"
+        "    machine('base-4k')\n"
+    )
+    child = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-rs", tmp_path / "test_there.py"),
+            *("--rootdir", tmp_path, "--lg-env", REMOTE / "environment.yaml"),
+        ],
+        cwd=tmp_path,
+        env=lab,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "1 passed, 2 skipped" in child.stdout, child.stdout + child.stderr
+    assert "does not have cpu=a64fx" in child.stdout
+    assert "runs patched-4k, not base-4k" in child.stdout

@@ -1,0 +1,114 @@
+"""Programs we start: errors are one clear line, and nothing outlives us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pagewright import source, workspace
+from pagewright.errors import PagewrightError
+from pagewright.run import run
+
+PAGEWRIGHT = str(Path(sys.executable).with_name("pagewright"))
+
+
+def test_missing_program_points_to_doctor():
+    with pytest.raises(PagewrightError, match="no-such-program is not installed") as error:
+        run(["no-such-program"])
+    assert "pagewright doctor" in error.value.todo
+
+
+def test_failure_shows_the_programs_last_lines():
+    with pytest.raises(PagewrightError, match="status 3") as error:
+        run(["sh", "-c", "echo first; echo last >&2; exit 3"])
+    assert error.value.details == "first\nlast"
+
+
+def test_full_disk_is_named():
+    with pytest.raises(PagewrightError, match="the disk is full"):
+        run(["cp", "/etc/passwd", "/dev/full"])
+
+
+def test_timeout_ends_the_program():
+    started = time.monotonic()
+    with pytest.raises(PagewrightError, match="did not finish"):
+        run(["sleep", "100"], timeout=0.3)
+    assert time.monotonic() - started < 20
+
+
+def test_no_network_is_named(tmp_path, monkeypatch):
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    space = workspace.Workspace(workspace.find().root, tmp_path)
+    with pytest.raises(PagewrightError, match="network is not reachable"):
+        source.ensure(space)
+    assert list((tmp_path / "source").iterdir()) == [tmp_path / "source" / ".lock"]
+
+
+def test_unknown_point_release_lists_what_there_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("PAGEWRIGHT_KERNEL", "6.12.0")
+    space = workspace.Workspace(workspace.find().root, tmp_path)
+    with pytest.raises(PagewrightError, match=r"no version 6\.12\.0") as error:
+        source.ensure(space)
+    assert "6.12." in error.value.todo
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_leaves_nothing_running(number):
+    mark = f"sleep 1234.{os.getpid()}"
+    code = (
+        "from pagewright import cli; from pagewright.run import run\n"
+        f"cli.app = lambda: run(['sh', '-c', '{mark} & {mark}'])\n"
+        "cli.main()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 20
+    while not running(mark) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert running(mark)
+    child.send_signal(number)
+    assert child.wait(timeout=20) == 128 + number
+    assert not running(mark)
+
+
+def running(command: str) -> bool:
+    """Tell whether a process with exactly this command line exists."""
+    wanted = "\0".join(command.split()) + "\0"
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if entry.read_text() == wanted:
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_every_command_has_help():
+    overview = subprocess.run([PAGEWRIGHT, "--help"], capture_output=True, text=True, check=True)
+    for name in ("build", "boot", "bench", "test", "tree", "refresh", "series", "doctor"):
+        assert f" {name} " in overview.stdout
+        command = [PAGEWRIGHT, name, "--help"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "Usage:" in shown.stdout
+
+
+def test_second_run_waits_and_says_for_whom(tmp_path):
+    code = (
+        "import sys, time; from pathlib import Path; from pagewright.workspace import lock\n"
+        "with lock(Path(sys.argv[1]), 'the thing'): print('in', flush=True); time.sleep(1)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "in\n"
+    second = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert f"waiting for another pagewright (process {first.pid}) that holds the thing" in (
+        second.stdout
+    )
+    assert first.wait() == 0

@@ -1,0 +1,68 @@
+"""Our code is clean under the checkers of its field."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from pagewright import build, workspace
+from pagewright.checks import checkpatch
+from pagewright.run import run
+
+SPACE = workspace.find()
+NEW_FILES = [(f, file) for f in SPACE.features() for file in f.new_files()]
+SOURCES = [f.overlay / file for f, file in NEW_FILES if file.suffix in (".c", ".h", ".S")]
+OBJECTS = sorted({f"{file.with_suffix('.o')}" for _, file in NEW_FILES if file.suffix == ".c"})
+# Files that hooks change in code that runs; the checkers look at them too.
+HOOKED_OBJECTS = ("arch/arm64/mm/fault.o",)
+
+
+def python(*arguments: str) -> None:
+    run([sys.executable, "-m", *arguments], cwd=SPACE.root)
+
+
+def test_ruff():
+    python("ruff", "check", ".")
+
+
+def test_ruff_format():
+    python("ruff", "format", "--check", ".")
+
+
+def test_mypy():
+    python("mypy")
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda f: f.name)
+def test_checkpatch(file: Path):
+    assert checkpatch(build.ensure("patched-4k").tree, [file], "-f") == []
+
+
+def test_checkpatch_sees_a_fault(tmp_path: Path):
+    bad = tmp_path / "bad.c"
+    bad.write_text("// SPDX-License-Identifier: GPL-2.0-only\nint f(int a){return a%2;}\n")
+    assert checkpatch(build.ensure("patched-4k").tree, [bad], "-f")
+
+
+def test_w1_and_sparse_are_silent():
+    """Compile our files in a folder of their own, so that no build is disturbed."""
+    built = build.ensure("patched-4k")
+    scratch = build.Build("check", SPACE.out / "check", built.tree, built.kernel_version)
+    scratch.out.mkdir(exist_ok=True)
+    config = scratch.out / ".config"
+    if not config.exists() or config.read_bytes() != (built.out / ".config").read_bytes():
+        shutil.copy(built.out / ".config", config)
+    environment = build.environment(SPACE)
+    run(build.make_command(scratch, "prepare"), env=environment)
+    for name in (*OBJECTS, *HOOKED_OBJECTS):
+        (scratch.out / name).unlink(missing_ok=True)
+    command = build.make_command(scratch, "W=1", "C=2", "CHECK=sparse", *OBJECTS, *HOOKED_OBJECTS)
+    output = run(command, env=environment)
+    for name in OBJECTS:
+        assert f"CHECK   {built.tree}" in output or "CHECK" in output
+        assert (scratch.out / name).exists()
+    complaints = [line for line in output.splitlines() if "warning:" in line or "error:" in line]
+    assert complaints == []

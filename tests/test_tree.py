@@ -1,0 +1,207 @@
+"""Assembling: atomic, named failures, and nothing of the user's is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pagewright import tree
+from pagewright.errors import PagewrightError
+from pagewright.source import Source
+from pagewright.workspace import Workspace
+
+MAIN = "".join(f"line {n}\n" for n in range(1, 31))
+
+
+def hook(old: str, new: str, line: int) -> str:
+    """Return a patch that changes one line of a/main.c, with a commit message."""
+    before, after = f" line {line - 1}\n", f" line {line + 1}\n"
+    return (
+        f"change {old}\n\nBecause.\n---\n--- a/main.c\n+++ b/main.c\n"
+        f"@@ -{line - 1},3 +{line - 1},3 @@\n{before}-{old}\n+{new}\n{after}"
+    )
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    """Make a repository with one feature of one hook and one new file."""
+    root = tmp_path / "repo"
+    base = root / "base" / "6.12"
+    base.mkdir(parents=True)
+    (base / "base.toml").write_text('package = "p"\nknown_good = "6.12.1"\nobjects = 1\n')
+    feature = root / "features" / "one"
+    (feature / "linux" / "mm").mkdir(parents=True)
+    (feature / "linux" / "mm" / "one.c").write_text("int one;\n")
+    (feature / "feature.toml").write_text(
+        textwrap.dedent("""
+            name = "one"
+            summary = "s"
+            kconfig = "ONE"
+            boot_off = ""
+            builds_on = []
+            kunit_suites = []
+            commit = [{ hook = "0001.patch", files = ["mm/one.c"] }]
+        """)
+    )
+    (feature / "hooks" / "6.12").mkdir(parents=True)
+    (feature / "hooks" / "6.12" / "0001.patch").write_text(hook("line 5", "LINE 5", 5))
+    (base / "series").write_text("# comment\none/0001.patch\n")
+    return Workspace(root, tmp_path / "cache")
+
+
+@pytest.fixture
+def pristine(tmp_path: Path) -> Source:
+    """Make a small pristine tree."""
+    path = tmp_path / "pristine"
+    (path / "mm").mkdir(parents=True)
+    (path / "main.c").write_text(MAIN)
+    (path / "other.c").write_text("other\n")
+    return Source("6.12.2-1", path)
+
+
+def add_hook(space: Workspace, name: str, text: str) -> None:
+    """Add a hook to the feature and to the series."""
+    (space.hooks("one") / name).write_text(text)
+    series = space.root / "base" / "6.12" / "series"
+    series.write_text(series.read_text() + f"one/{name}\n")
+
+
+def contents(path: Path) -> dict[str, str]:
+    """Return all files below a folder with their text."""
+    return {str(p.relative_to(path)): p.read_text() for p in path.rglob("*") if p.is_file()}
+
+
+def test_hooks_are_applied_and_new_files_are_links(space, pristine):
+    path = tree.assemble(space, pristine)
+    assert "LINE 5\n" in (path / "main.c").read_text()
+    link = path / "mm" / "one.c"
+    assert link.is_symlink()
+    assert link.resolve() == space.root / "features/one/linux/mm/one.c"
+    assert (pristine.path / "main.c").read_text() == MAIN
+
+
+def test_second_assembly_writes_nothing(space, pristine):
+    path = tree.assemble(space, pristine)
+    before = {p: p.lstat().st_mtime_ns for p in path.rglob("*")}
+    tree.assemble(space, pristine)
+    assert before == {p: p.lstat().st_mtime_ns for p in path.rglob("*")}
+
+
+def test_only_changed_files_are_written(space, pristine):
+    path = tree.assemble(space, pristine)
+    before = (path / "main.c").stat().st_mtime_ns, (path / "other.c").stat().st_mtime_ns
+    other = "x\n---\n--- a/other.c\n+++ b/other.c\n@@ -1 +1 @@\n-other\n+OTHER\n"
+    add_hook(space, "0002.patch", other)
+    tree.assemble(space, pristine)
+    after = (path / "main.c").stat().st_mtime_ns, (path / "other.c").stat().st_mtime_ns
+    assert before[0] == after[0]
+    assert before[1] != after[1]
+    assert (path / "other.c").read_text() == "OTHER\n"
+
+
+def test_failed_hook_names_hook_file_and_hunk_and_changes_nothing(space, pristine):
+    path = tree.assemble(space, pristine)
+    before = contents(path)
+    add_hook(space, "0002.patch", hook("line 99", "LINE 99", 12))
+    with pytest.raises(PagewrightError) as error:
+        tree.assemble(space, pristine)
+    text = str(error.value)
+    assert "one/0002.patch" in text
+    assert "main.c: hunk #1" in text
+    assert "known to apply to 6.12.1" in text
+    assert contents(path) == before
+
+
+def test_failed_hook_leaves_no_half_tree(space, pristine):
+    add_hook(space, "0002.patch", hook("line 99", "LINE 99", 12))
+    with pytest.raises(PagewrightError):
+        tree.assemble(space, pristine)
+    assert not space.tree.exists()
+    assert [p.name for p in space.out.iterdir()] == [".lock"]
+
+
+def test_hook_that_needs_fuzz_is_refused(space, pristine):
+    text = hook("line 12", "LINE 12", 12).replace(" line 11\n", " line eleven\n")
+    add_hook(space, "0002.patch", text)
+    with pytest.raises(PagewrightError, match="0002"):
+        tree.assemble(space, pristine)
+
+
+def test_hook_for_a_missing_file_is_named(space, pristine):
+    add_hook(space, "0002.patch", hook("line 5", "x", 5).replace("main.c", "gone.c"))
+    with pytest.raises(PagewrightError) as error:
+        tree.assemble(space, pristine)
+    assert "0002.patch" in str(error.value)
+    assert "gone.c" in str(error.value)
+
+
+def test_series_that_names_a_missing_hook(space, pristine):
+    series = space.root / "base" / "6.12" / "series"
+    series.write_text(series.read_text() + "one/0009.patch\n")
+    with pytest.raises(PagewrightError, match=r"0009\.patch"):
+        tree.assemble(space, pristine)
+
+
+def test_new_file_must_be_new(space, pristine):
+    (pristine.path / "mm" / "one.c").write_text("already here\n")
+    with pytest.raises(PagewrightError, match=r"mm/one\.c exists"):
+        tree.assemble(space, pristine)
+
+
+def test_removed_feature_parts_leave_the_tree(space, pristine):
+    path = tree.assemble(space, pristine)
+    (space.root / "features/one/linux/mm/one.c").unlink()
+    (space.root / "base" / "6.12" / "series").write_text("")
+    tree.assemble(space, pristine)
+    assert (path / "main.c").read_text() == MAIN
+    assert not (path / "mm" / "one.c").is_symlink()
+
+
+def test_point_release_that_moved_is_followed(space, pristine):
+    path = tree.assemble(space, pristine)
+    (pristine.path / "other.c").write_text("newer\n")
+    tree.assemble(space, Source("6.12.3-1", pristine.path))
+    assert (path / "other.c").read_text() == "newer\n"
+    assert "LINE 5\n" in (path / "main.c").read_text()
+
+
+def test_unrefreshed_edits_are_not_lost(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 5", "MINE"))
+    add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
+    with pytest.raises(PagewrightError, match=r"edits .* main\.c"):
+        tree.assemble(space, pristine)
+    assert "MINE\n" in (path / "main.c").read_text()
+    tree.assemble(space, pristine, discard=True)
+    assert "MINE\n" not in (path / "main.c").read_text()
+    assert "LINE 20\n" in (path / "main.c").read_text()
+
+
+def test_refresh_writes_an_edit_back_with_its_message(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 5", "LINE FIVE"))
+    target = space.hooks("one") / "0001.patch"
+    assert tree.refresh(space) == [target]
+    assert "+LINE FIVE\n" in target.read_text()
+    assert target.read_text().startswith("change line 5\n\nBecause.\n---\n")
+    assert tree.refresh(space) == []
+    tree.assemble(space, pristine)
+    assert "LINE FIVE\n" in (path / "main.c").read_text()
+
+
+def test_two_assemblies_at_once_agree(space, pristine):
+    code = (
+        "import sys; from pathlib import Path; from pagewright import tree;"
+        "from pagewright.source import Source; from pagewright.workspace import Workspace;"
+        "tree.assemble(Workspace(Path(sys.argv[1]), Path(sys.argv[2])),"
+        "Source('6.12.2-1', Path(sys.argv[3])))"
+    )
+    command = [sys.executable, "-c", code, space.root, space.cache, pristine.path]
+    runs = [subprocess.Popen(list(map(str, command)), env=os.environ) for _ in range(4)]
+    assert [run.wait(timeout=60) for run in runs] == [0, 0, 0, 0]
+    assert "LINE 5\n" in (space.tree / "main.c").read_text()
