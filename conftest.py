@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pagewright import build, guest
 from pagewright.machine import Machine, MachineOptions, boot
+from pagewright.place import options_for
 
 Factory = Callable[..., Machine]
 
@@ -63,8 +63,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
 def _boot(place: Machine | None, stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
     """Return the place, if the test can run there; or boot a machine, until the stack closes."""
     if place is None:
-        chosen = MachineOptions(build.ensure(name).image, guest.ensure(), **options)
-        return stack.enter_context(boot(chosen))
+        return stack.enter_context(boot(options_for(name, **options)))
     if name != (runs := place.build or DEFAULT_BUILD):
         pytest.skip(f"the place given by --lg-env runs {runs}, not {name}")
     if missing := place.unmet(MachineOptions(Path(), Path(), **options)):

@@ -38,6 +38,9 @@ RECIPES = {
     "patched-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=True),
 }
 
+# What `make test` boots.
+TESTED = ("patched-4k", "base-4k", "debug-4k")
+
 
 @dataclass(frozen=True)
 class Build:
@@ -67,7 +70,7 @@ class Build:
 
     @property
     def modules(self) -> Path:
-        """A folder with lib/modules in it, to be laid over the guest's root."""
+        """A folder with usr/lib/modules in it, to be laid over the guest's root."""
         return self.out / "modules"
 
 
@@ -225,8 +228,7 @@ def _compile(space: Workspace, build: Build) -> None:
         run(
             [
                 *make_command(build, "modules_install"),
-                f"INSTALL_MOD_PATH={build.modules}",
-                "DEPMOD=true",
+                f"INSTALL_MOD_PATH={build.modules / 'usr'}",
             ],
             env=env,
         )

@@ -125,19 +125,11 @@ def boot(
     ] = 300,
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
-    from pagewright import build as builder
-    from pagewright import guest, machine
+    from pagewright import machine
+    from pagewright.place import options_for
 
-    built = builder.ensure(name)
-    options = machine.MachineOptions(
-        built.image,
-        guest.ensure(),
-        cpu=cpu,
-        smp=smp,
-        memory=memory,
-        append=append,
-        icount=icount,
-        overlay=overlay,
+    options = options_for(
+        name, cpu=cpu, smp=smp, memory=memory, append=append, icount=icount, overlay=overlay
     )
     if run is None:
         raise typer.Exit(machine.console(options))
@@ -159,20 +151,28 @@ def bench(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="also write a page with plots")
     ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also draw the figures of --select")
+    ] = None,
+    select: Annotated[
+        str, typer.Option(metavar="REGEX", help='which figures --svg draws, by "group: name"')
+    ] = "",
     quick: Annotated[bool, typer.Option("--quick", help="leave out the long runs")] = False,
 ) -> None:
     """Measure an experiment of bench/ on the base and on the patched kernel."""
     from pagewright import measure, report
 
     space = workspace.find()
-    names = [name] if name else measure.experiments(space)
-    for one in names:
+    for one in [name] if name else measure.experiments(space):
         experiment = measure.load(space, one)
         figures = measure.measure(space, experiment, measure.base_and_patched(), quick)
         report.print_tables(figures, Console())
-        for target, text in ((json, figures.to_json), (html, lambda f=figures: report.to_html(f))):
-            if target:
-                target.write_text(text())
+        if json:
+            json.write_text(figures.to_json())
+        if html:
+            html.write_text(report.to_html(figures))
+        if svg:
+            svg.write_text(report.plot(figures, select))
 
 
 @app.command()
@@ -197,10 +197,19 @@ def test(
     """Run the tests; further arguments go to pytest."""
     import pytest
 
+    from pagewright import build as builder
+    from pagewright import guest
+
     root = workspace.find().root
-    arguments = [f"--rootdir={root}", *(["--full"] if full else []), *context.args]
-    if not any(not a.startswith("-") for a in context.args):
+    arguments = [f"--config-file={root / 'pyproject.toml'}", *context.args]
+    if full:
+        arguments.append("--full")
+    if not context.args:
         arguments += [str(root / "tests"), str(root / "features")]
+        # Tests build what they need; up front there is progress to see.
+        for name in builder.TESTED:
+            builder.ensure(name)
+        guest.ensure()
     raise typer.Exit(int(pytest.main(arguments)))
 
 

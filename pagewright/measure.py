@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pagewright import build, guest, host
+from pagewright import build, host
 from pagewright.errors import PagewrightError
-from pagewright.machine import Machine, MachineOptions, boot
+from pagewright.machine import Machine, boot
+from pagewright.place import options_for
 from pagewright.progress import Bar
 from pagewright.run import run
 from pagewright.workspace import Feature, Workspace
@@ -140,6 +142,8 @@ def _module(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"bench_{file.stem}", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up here.
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
@@ -168,11 +172,8 @@ def measure(
     works = experiment.works(quick)
     kernel = ""
     for side in sides:
-        built = build.ensure(side.build)
-        kernel = built.kernel_version
-        options = MachineOptions(
-            built.image, guest.ensure(), append=side.append, **experiment.options
-        )
+        kernel = build.ensure(side.build).kernel_version
+        options = options_for(side.build, append=side.append, **experiment.options)
         with boot(options) as machine, Bar(f"{experiment.name}, {side.label}", len(works)) as bar:
             values[side.label] = {}
             for work in works:

@@ -11,9 +11,11 @@ import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labgrid.util.yaml import dump, load
 
+from pagewright import build, guest
 from pagewright.errors import PagewrightError
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
@@ -39,6 +41,7 @@ class MachineOptions:
         single_threaded: run all CPUs in one thread, which makes atomics fault
             as on hardware.
         overlay: a directory whose files are laid over the guest's root.
+        modules: a directory with the kernel's lib/modules, laid over it too.
         extra_args: further arguments for QEMU.
     """
 
@@ -51,7 +54,19 @@ class MachineOptions:
     icount: bool = False
     single_threaded: bool = False
     overlay: Path | None = None
+    modules: Path | None = None
     extra_args: Sequence[str] = ()
+
+
+def options_for(name: str, **options: Any) -> MachineOptions:  # noqa: ANN401
+    """Return the options of a machine that runs a build with our guest.
+
+    Args:
+        name: the build; it and the guest are brought up to date.
+        options: further fields of MachineOptions.
+    """
+    built = build.ensure(name)
+    return MachineOptions(built.image, guest.ensure(), modules=built.modules, **options)
 
 
 def describe(options: MachineOptions, directory: Path, boot_timeout: int) -> Path:
@@ -86,9 +101,10 @@ def describe(options: MachineOptions, directory: Path, boot_timeout: int) -> Pat
         *("-device", "virtserialport,chardev=output,name=command-output"),
         *_execution(options),
     ]
-    if options.overlay:
+    overlays = [path for path in (options.modules, options.overlay) if path]
+    if overlays:
         archive = directory / "overlay.tar"
-        _pack(options.overlay, archive)
+        _pack(overlays, archive)
         arguments += [
             *("-drive", f"if=none,id=overlay,format=raw,readonly=on,file={archive}"),
             # Far from the root's disk, which must be found first and be vda.
@@ -152,16 +168,17 @@ def _execution(options: MachineOptions) -> list[str]:
     return ["-accel", f"tcg,thread={thread}"]
 
 
-def _pack(directory: Path, archive: Path) -> None:
-    """Pack a directory's content, owned by root, into a tar archive."""
+def _pack(directories: Sequence[Path], archive: Path) -> None:
+    """Pack what directories contain, owned by root, into a tar archive."""
 
     def of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.uid = member.gid = 0
         member.uname = member.gname = "root"
         return member
 
-    if not directory.is_dir():
-        raise PagewrightError(f"the overlay {directory} is not a directory")
+    for directory in directories:
+        if not directory.is_dir():
+            raise PagewrightError(f"the overlay {directory} is not a directory")
     with tarfile.open(archive, "w") as tar:
-        for entry in sorted(directory.iterdir()):
+        for entry in (e for directory in directories for e in sorted(directory.iterdir())):
             tar.add(entry, entry.name, filter=of_root)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import html
 import io
+import re
 from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 
+from pagewright.errors import PagewrightError
 from pagewright.measure import Figure, Report
 
 
@@ -55,11 +57,28 @@ def print_tables(report: Report, console: Console) -> None:
     console.print(origin(report), highlight=False, soft_wrap=True)
 
 
+def plot(report: Report, selection: str) -> str:
+    """Draw the figures whose "group: name" matches a regular expression, as SVG.
+
+    Raises:
+        PagewrightError: there is none, or they do not count the same.
+    """
+    chosen = [f for f in report.figures if re.search(selection, f"{f.group}: {f.name}")]
+    if len({f.unit for f in chosen}) != 1:
+        raise PagewrightError(
+            f"{len(chosen)} figures match {selection!r}, and a plot needs some of one unit",
+            "some names: " + "; ".join(f"{f.group}: {f.name}" for f in report.figures[:5]),
+        )
+    return _plot(chosen, [side.label for side in report.sides])
+
+
 def _plot(figures: list[Figure], labels: list[str]) -> str:
-    """Draw one group of figures as a bar chart and return it as SVG."""
+    """Draw figures of one unit as a bar chart and return it as SVG."""
     import matplotlib
 
     matplotlib.use("svg")
+    # The same figures give the same file.
+    matplotlib.rcParams["svg.hashsalt"] = "figures"
     from matplotlib import pyplot
 
     picture, axes = pyplot.subplots(figsize=(8, 0.5 + 0.35 * len(figures)))
@@ -74,9 +93,10 @@ def _plot(figures: list[Figure], labels: list[str]) -> str:
     axes.legend()
     picture.tight_layout()
     drawing = io.StringIO()
-    picture.savefig(drawing, format="svg")
+    picture.savefig(drawing, format="svg", metadata={"Date": None})
     pyplot.close(picture)
-    return drawing.getvalue().split("?>", 1)[-1]
+    # Without the XML declaration and document type it can stand in a page, too.
+    return drawing.getvalue().split("-//W3C//DTD", 1)[-1].split(">", 1)[-1].lstrip()
 
 
 def to_html(report: Report) -> str:

@@ -146,7 +146,7 @@ def test_garbled_output_is_fetched_again(over_lines, monkeypatch):
 
 def test_orphans_are_reaped(up):
     up.check("for n in 1 2 3; do (sleep 0.1 &) ; done; sleep 0.5")
-    assert up.run("ps -eo stat= | grep -c ^Z").output == "0\n"
+    assert up.run("ps -eo stat= | busybox grep -c ^Z").output == "0\n"
 
 
 def test_a_healthy_machine_has_no_warnings(up):

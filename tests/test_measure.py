@@ -1,0 +1,85 @@
+"""Figures: parsed as printed, compared as measured, drawn as asked."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from pagewright import measure, report, workspace
+from pagewright.errors import PagewrightError
+from pagewright.measure import Figure, Report, Side
+
+SPACE = workspace.find()
+
+
+@pytest.fixture
+def sample() -> Report:
+    sides = [Side("base", "base-4k"), Side("patched", "patched-4k")]
+    figures = [
+        Figure("faults", "ldadd", "faults", {"base": 32768.0, "patched": 16384.0}),
+        Figure("faults", "none", "faults", {"base": 0.0, "patched": 5.0}),
+        Figure("cost", "ldadd", "instructions", {"base": 12.345, "patched": 12.345}),
+    ]
+    return Report("x", "y", "A <title>", "abc", "6.12.1", "QEMU 10", "smp=1", sides, figures)
+
+
+def test_values_are_the_key_value_lines():
+    assert measure.parse_values("a=1\nnoise\nb = x=y\n") == {"a": "1", "b": "x=y"}
+
+
+def test_table_shows_both_sides_and_the_change(sample):
+    console = Console(record=True, width=120)
+    report.print_tables(sample, console)
+    text = console.export_text()
+    assert "32,768" in text
+    assert "16,384" in text
+    assert "-50.0 %" in text
+    assert "12.35" in text or "12.34" in text
+    assert "pagewright bench x" in text
+
+
+def test_change_from_nothing_is_not_a_percentage(sample):
+    assert report.change(sample.figures[1], ["base", "patched"]) == ""
+    assert report.change(sample.figures[2], ["base", "patched"]) == "="
+
+
+def test_json_holds_what_is_needed_to_repeat(sample):
+    data = json.loads(sample.to_json())
+    assert data["commit"] == "abc"
+    assert data["emulator"] == "QEMU 10"
+    assert [side["build"] for side in data["sides"]] == ["base-4k", "patched-4k"]
+    assert data["figures"][0]["values"] == {"base": 32768.0, "patched": 16384.0}
+
+
+def test_html_is_complete_and_escaped(sample):
+    page = report.to_html(sample)
+    assert "A &lt;title&gt;" in page
+    assert page.count("<svg") == 2
+    assert not re.search(r"<(script|link|img)\b|@import", page)
+
+
+def test_plot_draws_the_selection_and_the_same_twice(sample):
+    assert report.plot(sample, "^faults: ldadd") == report.plot(sample, "^faults: ldadd")
+    with pytest.raises(PagewrightError, match="one unit"):
+        report.plot(sample, "ldadd")
+    with pytest.raises(PagewrightError, match="0 figures"):
+        report.plot(sample, "nothing")
+
+
+def test_every_experiment_loads_and_names_its_feature():
+    names = measure.experiments(SPACE)
+    assert names
+    for name in names:
+        experiment = measure.load(SPACE, name)
+        assert experiment.name == name
+        assert SPACE.feature(experiment.feature)
+        assert len(experiment.works(True)) <= len(experiment.works(False))
+
+
+def test_unknown_experiment_lists_the_known_ones():
+    with pytest.raises(PagewrightError, match="no experiment") as error:
+        measure.load(SPACE, "no-such-thing")
+    assert "atomic-populate" in error.value.todo
