@@ -215,11 +215,11 @@ def _hook_failed(workspace: Workspace, source: Source, name: str, output: str) -
         for missing in patched_files((workspace.hooks(feature) / hook).read_text())
         if not (source.path / missing).exists()
     ]
-    known = workspace.base().known_good
+    base = workspace.base()
     return PagewrightError(
         f"the hook {name} does not apply to linux {source.package_version}; nothing was changed",
-        f"the hooks are known to apply to {known}: PAGEWRIGHT_KERNEL={known} selects it, "
-        "if the archive still has it",
+        f"the hooks apply to {base.oldest} to {base.known_good}: PAGEWRIGHT_KERNEL="
+        f"{base.known_good} selects one, if the archive still has it",
         "\n".join(failures) or output,
     )
 

@@ -57,6 +57,7 @@ class Base:
     path: Path
     package: str
     known_good: str
+    oldest: str
     objects: int
 
 
@@ -86,7 +87,8 @@ class Workspace:
         """Read base.toml."""
         path = self.root / "base" / self.version
         data = tomllib.loads((path / "base.toml").read_text())
-        return Base(self.version, path, data["package"], data["known_good"], data["objects"])
+        fields = ("package", "known_good", "oldest", "objects")
+        return Base(self.version, path, *(data[name] for name in fields))
 
     def features(self) -> list[Feature]:
         """Read every feature.toml, in the order of the names."""

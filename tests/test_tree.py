@@ -33,7 +33,9 @@ def space(tmp_path: Path) -> Workspace:
     root = tmp_path / "repo"
     base = root / "base" / "6.12"
     base.mkdir(parents=True)
-    (base / "base.toml").write_text('package = "p"\nknown_good = "6.12.1"\nobjects = 1\n')
+    (base / "base.toml").write_text(
+        'package = "p"\nknown_good = "6.12.1"\noldest = "6.12.0"\nobjects = 1\n'
+    )
     feature = root / "features" / "one"
     (feature / "linux" / "mm").mkdir(parents=True)
     (feature / "linux" / "mm" / "one.c").write_text("int one;\n")
@@ -113,7 +115,7 @@ def test_failed_hook_names_hook_file_and_hunk_and_changes_nothing(space, pristin
     text = str(error.value)
     assert "one/0002.patch" in text
     assert "main.c: hunk #1" in text
-    assert "known to apply to 6.12.1" in text
+    assert "apply to 6.12.0 to 6.12.1: PAGEWRIGHT_KERNEL=6.12.1" in text
     assert contents(path) == before
 
 

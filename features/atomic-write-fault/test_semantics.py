@@ -49,6 +49,13 @@ def test_semantics_with_numa_balancing(machine: Boot, subtests) -> None:
     check_semantics(machine(single_threaded=True, append="numa=fake=2"), subtests)
 
 
+def test_semantics_with_pan_in_software(machine: Boot, subtests) -> None:
+    """An Armv8.0 CPU: no PAN, no LSE, and 32-bit tasks."""
+    place = machine(single_threaded=True, cpu="cortex-a72")
+    assert "emulated: Privileged Access Never" in place.console()
+    check_semantics(place, subtests)
+
+
 def test_semantics_switched_off(machine: Boot, subtests) -> None:
     check_semantics(machine(single_threaded=True, append=OFF), subtests)
 

@@ -110,6 +110,12 @@ static bool promoted(const struct access *a)
 	return atomics && !cmdline_has("arm64.atomic_write_fault_exclusive=0");
 }
 
+/* The same for a private mapping of a file, where a load-exclusive stays a read. */
+static bool promoted_in_file(const struct access *a)
+{
+	return promoted(a) && (a->class == ACCESS_STORE || a->class == ACCESS_ATOMIC);
+}
+
 /* Map untouched anonymous memory, without huge pages. */
 static void *map_pages(int pages, int prot)
 {
@@ -160,11 +166,26 @@ static const unsigned char zeroes[16];
 static sigjmp_buf segv_return;
 static sig_atomic_t segv_count;
 static siginfo_t segv_info;
+static bool segv_write;		/* the syndrome says that it was a write */
+
+/* ESR_EL1.WnR, from the signal frame. */
+static bool reported_as_write(const ucontext_t *context)
+{
+	const unsigned char *p = context->uc_mcontext.__reserved;
+	const struct _aarch64_ctx *record;
+
+	for (record = (const void *)p; record->magic; record = (const void *)p) {
+		if (record->magic == ESR_MAGIC)
+			return ((const struct esr_context *)record)->esr & 1 << 6;
+		p += record->size;
+	}
+	return false;
+}
 
 static void segv_handler(int signal, siginfo_t *info, void *context)
 {
-	(void)context;
 	segv_count++;
+	segv_write = reported_as_write(context);
 	segv_info = *info;
 	segv_info.si_signo = signal;
 	siglongjmp(segv_return, 1);
@@ -644,10 +665,7 @@ TEST(userfaultfd_write_protection_of_untouched_page_is_kept)
 		ASSERT_EQ(0, uffd_protect(&uffd));
 		a->run(uffd.area);
 		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
-		if (access_writes(a))
-			CHECK_EQ(a, 1, uffd.events);
-		else if (!promoted(a))
-			CHECK_EQ(a, 0, uffd.events);
+		CHECK_EQ(a, access_writes(a) ? 1 : 0, uffd.events);
 		uffd_stop(&uffd);
 	}
 }
@@ -782,13 +800,37 @@ TEST(private_file_gets_a_copy_and_stays_unchanged)
 		ASSERT_EQ(sizeof(initial), pwrite(fd, initial, sizeof(initial), 0));
 		p = mmap(NULL, page_size(), RW, MAP_PRIVATE, fd, 0);
 		ASSERT_NE(MAP_FAILED, (void *)p);
-		if (promoted(a))
+		if (promoted_in_file(a))
 			CHECK_EQ(a, 1, faults_of(a, p));
 		else
 			a->run(p);
 		CHECK_TRUE(a, holds_result(a, p, initial));
 		ASSERT_EQ(sizeof(content), pread(fd, content, sizeof(content), 0));
 		CHECK_EQ(a, 0, memcmp(content, initial, sizeof(content)));
+		unmap_pages(p, 1);
+	}
+	close(fd);
+}
+
+/* Until it is written, a private mapping shows what others write to the file. */
+TEST(load_exclusive_of_private_file_sees_later_changes)
+{
+	const struct access *a;
+	char *p;
+	int fd;
+
+	fd = disk_file();
+	if (fd < 0)
+		SKIP(return, "cannot write to /var/tmp");
+	for_each_access(a) {
+		if (!access_supported(a) || access_writes(a))
+			continue;
+		p = mmap(NULL, page_size(), RW, MAP_PRIVATE, fd, 0);
+		ASSERT_NE(MAP_FAILED, (void *)p);
+		ASSERT_EQ(1, pwrite(fd, "1", 1, 0));
+		a->run(p);
+		ASSERT_EQ(1, pwrite(fd, "2", 1, 0));
+		CHECK_EQ(a, '2', *p);
 		unmap_pages(p, 1);
 	}
 	close(fd);
@@ -1139,7 +1181,11 @@ TEST(hugetlb_page_is_allocated_once)
  * mapping without a reservation can read it, but not have a copy of its own: a
  * load-exclusive alone must read, as a load does.
  */
-TEST(load_exclusive_reads_hugetlb_file_when_no_page_is_left)
+/*
+ * A private mapping of a hugetlb file, with the page in the page cache and the
+ * pool empty: it can be read, and a write is a bus error that says it was a write.
+ */
+TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 {
 	const char *pool = "/proc/sys/vm/nr_hugepages";
 	long reserved = read_number(pool, 0);
@@ -1165,11 +1211,14 @@ TEST(load_exclusive_reads_hugetlb_file_when_no_page_is_left)
 	*(long *)shared = 42;
 	catch_segv();
 	for_each_sample(a) {
-		if (access_writes(a))
-			continue;
 		private = mmap(NULL, size, RW, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
 		ASSERT_NE(MAP_FAILED, (void *)private);
-		CHECK_EQ(a, 0, signals_of(a, private));
+		if (access_writes(a)) {
+			CHECK_ONE_SIGNAL(a, private, SIGBUS, BUS_ADRERR);
+			CHECK_TRUE(a, segv_write);
+		} else {
+			CHECK_EQ(a, 0, signals_of(a, private));
+		}
 		munmap(private, size);
 	}
 	munmap(shared, size);
@@ -1177,13 +1226,13 @@ TEST(load_exclusive_reads_hugetlb_file_when_no_page_is_left)
 	set_number(pool, 0);
 }
 
-/* Turn on synchronous checks of memory tags. */
-static bool mte_start(void)
+/* Turn on checks of memory tags: PR_MTE_TCF_SYNC or PR_MTE_TCF_ASYNC. */
+static bool mte_start(unsigned long mode)
 {
 	if (!(getauxval(AT_HWCAP2) & HWCAP2_MTE))
 		return false;
 	return !prctl(PR_SET_TAGGED_ADDR_CTRL,
-		      PR_TAGGED_ADDR_ENABLE | PR_MTE_TCF_SYNC | 0xfffeUL << PR_MTE_TAG_SHIFT,
+		      PR_TAGGED_ADDR_ENABLE | mode | 0xfffeUL << PR_MTE_TAG_SHIFT,
 		      0, 0, 0);
 }
 
@@ -1193,7 +1242,7 @@ TEST(tagged_memory_works_and_mismatches_are_reported)
 	void *good, *bad;
 	char *p;
 
-	if (!mte_start())
+	if (!mte_start(PR_MTE_TCF_SYNC))
 		SKIP(return, "no memory tagging");
 	catch_segv();
 	for_each_sample(a) {
@@ -1214,6 +1263,39 @@ TEST(tagged_memory_works_and_mismatches_are_reported)
 		CHECK_TRUE(a, holds_result(a, good, zeroes));
 		unmap_pages(p, 2);
 	}
+}
+
+/* Instruction fetches are not checked, so the kernel's look at the code must not be. */
+static void check_tagged_code(struct __test_metadata *_metadata, unsigned long mode)
+{
+	unsigned long *p = map_pages(1, RW);
+	char *code;
+
+	if (!mte_start(mode))
+		SKIP(return, "no memory tagging");
+	catch_segv();
+	code = make_code(PROT_READ | PROT_WRITE | PROT_EXEC | PROT_MTE);
+	ASSERT_NE(NULL, code);
+	asm volatile(".arch armv8.5-a+memtag\n\tstg %0, [%0]"
+		     : : "r" (with_tag(code, 5)) : "memory");
+	segv_count = 0;
+	if (!sigsetjmp(segv_return, 1)) {
+		EXPECT_EQ(0, call_ldadd(code, p, 5));
+		/* An asynchronous tag check fault is told by the next system call. */
+		syscall(__NR_getppid);
+	}
+	EXPECT_EQ(0, segv_count);
+	EXPECT_EQ(5, *p);
+}
+
+TEST(code_with_tags_works_with_synchronous_checks)
+{
+	check_tagged_code(_metadata, PR_MTE_TCF_SYNC);
+}
+
+TEST(code_with_tags_works_with_asynchronous_checks)
+{
+	check_tagged_code(_metadata, PR_MTE_TCF_ASYNC);
 }
 
 /* A protection key that forbids writing: only writes fail, and with its code. */

@@ -30,12 +30,12 @@ void oracle_class(const uint32_t *words, size_t n, uint8_t *classes)
 }
 
 /**
- * oracle_glance() - ask the header's quick rejection about words
+ * oracle_may_be_rmw() - ask the header's quick rejection about words
  * @words: A64 instructions
  * @n: number of words
  * @passed: written: 1 for each word that may be a read-modify-write, else 0
  */
-void oracle_glance(const uint32_t *words, size_t n, uint8_t *passed)
+void oracle_may_be_rmw(const uint32_t *words, size_t n, uint8_t *passed)
 {
 	for (size_t i = 0; i < n; i++)
 		passed[i] = aarch64_insn_may_be_rmw(words[i]);

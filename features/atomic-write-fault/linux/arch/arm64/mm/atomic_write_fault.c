@@ -10,25 +10,26 @@
  * fault installs the huge zero page and the second one splits it, so that a
  * huge area is populated page by page.
  *
- * The store is certain, so look ahead: for a user data fault that is reported
- * as a read in a writable VMA, the instruction at the PC is read, and if it is a
- * read-modify-write the fault is handled as a write. The look is inline in the
- * fault path (asm/atomic_write_fault.h) and rejects plain loads there, in a dozen
- * instructions. What is left is classified (asm/insn-rmw.h) and decided on here.
+ * The write permission is needed for certain, so for a user data fault that is
+ * reported as a read in a writable VMA the instruction at the PC is read, and if
+ * it is a read-modify-write the fault is handled as a write. Reading it is inline
+ * in the fault path (atomic_write_fault.h), which also rejects plain loads, in a
+ * dozen instructions. What is left is classified (asm/insn-rmw.h) and decided on
+ * here.
  *
  * A load-exclusive stores nothing itself, but it begins the read-modify-write of
- * code without LSE atomics. It is handled as a write in private mappings only:
- * there, the worst that a load-exclusive without a store-exclusive (a wait loop)
- * can see is a page of its own instead of the zero page or the page cache's. In
- * a shared mapping a write fault would dirty the file, and in a hugetlb mapping it
- * could find the pool empty and kill a task that only reads.
+ * code without LSE atomics. It is handled as a write in anonymous memory only.
+ * There, one that no store-exclusive follows (a wait loop) reads the same values
+ * from a page of its own as from the zero page. In a private file mapping it
+ * would stop seeing changes of the file, in a shared one it would dirty it, and
+ * in a hugetlb mapping it could find the pool empty.
  *
- * The signal that a fault may end in is made from what the hardware reported,
- * not from the decision taken here.
+ * The signal that a fault may end in is made from what the hardware reported.
+ * Where the write fails, the fault is handled as the reported read after all: the
+ * instruction then takes its own write fault, and the signal says so.
  */
 #define pr_fmt(fmt) "atomic-write-fault: " fmt
 
-#include <linux/hugetlb_inline.h>
 #include <linux/init.h>
 #include <linux/jump_label.h>
 #include <linux/kstrtox.h>
@@ -36,26 +37,22 @@
 #include <linux/mmu_context.h>
 #include <linux/printk.h>
 #include <linux/uaccess.h>
+#include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 
-#include <asm/alternative.h>
-#include <asm/atomic_write_fault.h>
 #include <asm/cpufeature.h>
 #include <asm/insn-rmw.h>
 #include <asm/ptrace.h>
-#include <asm/sysreg.h>
 
-/* Set before user space runs, and never changed after. */
-DEFINE_STATIC_KEY_FALSE(arm64_rmw_look_inline);
-DEFINE_STATIC_KEY_FALSE(arm64_rmw_look_guarded);
+#include "atomic_write_fault.h"
+
+/* Enabled, if at all, before user space runs. */
+DEFINE_STATIC_KEY_FALSE_RO(arm64_rmw_fault_key);
+DEFINE_STATIC_KEY_FALSE_RO(arm64_rmw_fault_sw_pan_key);
 
 static bool atomic_write_fault __initdata = true;
 static bool exclusive_write_fault __ro_after_init = true;
 
-/*
- * A write that the VMA's protection key forbids stays a read: the
- * instruction's own store then reports it, and a load-exclusive need not fail.
- */
 static bool may_force_write(struct vm_area_struct *vma, struct pt_regs *regs,
 			    enum aarch64_insn_rmw rmw)
 {
@@ -63,11 +60,16 @@ static bool may_force_write(struct vm_area_struct *vma, struct pt_regs *regs,
 	if (compat_user_mode(regs))
 		return false;
 
+	/* A monitor of writes must not hear of one that may never come. */
 	if (rmw == AARCH64_INSN_RMW_EXCLUSIVE &&
-	    (!exclusive_write_fault || (vma->vm_flags & VM_SHARED) ||
-	     is_vm_hugetlb_page(vma)))
+	    (!exclusive_write_fault || !vma_is_anonymous(vma) ||
+	     userfaultfd_wp(vma)))
 		return false;
 
+	/*
+	 * A write that the protection key forbids stays a read: an atomic then
+	 * reports its own write, and a load-exclusive need not fail.
+	 */
 	return arch_vma_access_permitted(vma, true, false, false);
 }
 
@@ -75,7 +77,7 @@ static bool may_force_write(struct vm_area_struct *vma, struct pt_regs *regs,
  * arm64_handle_rmw_fault() - handle a read fault, as a write if @insn will write
  * @vma: the VMA that contains @addr; writable
  * @addr: the faulting address, untagged
- * @flags: FAULT_FLAG_* of a user data read fault
+ * @flags: FAULT_FLAG_* of a user data fault that was reported as a read
  * @regs: the registers at the fault
  * @insn: the instruction at the PC
  *
@@ -95,7 +97,14 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 
 	fault = handle_mm_fault(vma, addr, flags | FAULT_FLAG_WRITE, regs);
 
-	/* As PGFAULT: a fault is counted when it is complete, and once. */
+	/* Out of memory is retried; a retry or completion has dropped the lock. */
+	if (fault & (VM_FAULT_OOM | VM_FAULT_RETRY | VM_FAULT_COMPLETED))
+		goto out;
+
+	if (unlikely(fault & VM_FAULT_ERROR))
+		return handle_mm_fault(vma, addr, flags, regs);
+out:
+	/* A fault is counted when it is complete, and once. */
 	if (!(fault & (VM_FAULT_RETRY | VM_FAULT_ERROR)))
 		count_vm_event(rmw == AARCH64_INSN_RMW_ATOMIC ?
 			       ATOMIC_WRITE_FAULT : EXCLUSIVE_WRITE_FAULT);
@@ -104,35 +113,27 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 }
 
 /**
- * arm64_handle_mm_fault_guarded() - the look on CPUs where a load is not enough
+ * arm64_handle_rmw_fault_sw_pan() - the same, with the instruction still to be
+ *				     read, where PAN is done in software
  * @vma: the VMA that contains @addr; writable
  * @addr: the faulting address, untagged
- * @flags: FAULT_FLAG_* of a user data read fault
+ * @flags: FAULT_FLAG_* of a user data fault that was reported as a read
  * @regs: the registers at the fault
- *
- * With MTE, text may have tags, but the PC has none: instruction fetches are not
- * checked, and this load must not be, or it would raise an asynchronous tag check
- * fault that the program did not cause. Without PAN in hardware, the user's page
- * table has to be put in place for the load.
  *
  * Context: as handle_mm_fault(): process context, the VMA lock or the mmap read
  *	    lock held; may sleep and may release the lock.
  * Return: what handle_mm_fault() returns.
  */
-vm_fault_t arm64_handle_mm_fault_guarded(struct vm_area_struct *vma,
+vm_fault_t arm64_handle_rmw_fault_sw_pan(struct vm_area_struct *vma,
 					 unsigned long addr, unsigned int flags,
 					 struct pt_regs *regs)
 {
 	u32 insn;
 
 	pagefault_disable();
-	asm volatile(ALTERNATIVE("nop", SET_PSTATE_TCO(1),
-				 ARM64_MTE, CONFIG_ARM64_MTE));
 	uaccess_ttbr0_enable();
 	insn = __arm64_user_insn(regs);
 	uaccess_ttbr0_disable();
-	asm volatile(ALTERNATIVE("nop", SET_PSTATE_TCO(0),
-				 ARM64_MTE, CONFIG_ARM64_MTE));
 	pagefault_enable();
 
 	return arm64_handle_rmw_fault(vma, addr, flags, regs, insn);
@@ -162,6 +163,7 @@ static int __init parse_exclusive_write_fault(char *value)
 }
 early_param("arm64.atomic_write_fault_exclusive", parse_exclusive_write_fault);
 
+/* CPU capabilities are final, and no user space runs yet. */
 static int __init atomic_write_fault_init(void)
 {
 	if (!atomic_write_fault) {
@@ -169,10 +171,10 @@ static int __init atomic_write_fault_init(void)
 		return 0;
 	}
 
-	if (system_supports_mte() || system_uses_ttbr0_pan())
-		static_branch_enable(&arm64_rmw_look_guarded);
+	if (system_uses_ttbr0_pan())
+		static_branch_enable(&arm64_rmw_fault_sw_pan_key);
 	else
-		static_branch_enable(&arm64_rmw_look_inline);
+		static_branch_enable(&arm64_rmw_fault_key);
 
 	if (exclusive_write_fault)
 		pr_info("on for atomics and load-exclusives\n");

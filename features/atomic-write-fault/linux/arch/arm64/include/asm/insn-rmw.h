@@ -206,11 +206,12 @@ static __always_inline enum aarch64_insn_rmw aarch64_insn_rmw_class(u32 insn)
 }
 
 /**
- * aarch64_insn_may_be_rmw() - tell what is not a read-modify-write, in a glance
+ * aarch64_insn_may_be_rmw() - reject most plain loads quickly
  * @insn: an A64 instruction as a number
  *
- * For paths that see plain loads nearly always: LDR is told by two tests of a
- * single bit. What passes is for aarch64_insn_rmw_class() to judge.
+ * For paths that see plain loads nearly always: LDR and LDP with an immediate
+ * offset are rejected by two tests of a single bit, LDR with a register offset by
+ * four. What passes is for aarch64_insn_rmw_class() to judge.
  *
  * Context: any.
  *
@@ -227,8 +228,12 @@ static __always_inline bool aarch64_insn_may_be_rmw(u32 insn)
 	if (insn & 0x01000000)
 		return false;
 
-	/* Rows 38 and 3c have bit 21 set, other than LDUR, LDTR, pre- and post-index */
-	return insn & 0x00200000;
+	/* LDUR, LDTR, pre- and post-index */
+	if (!(insn & 0x00200000))
+		return false;
+
+	/* LDR with a register offset; rows 38 and 3c have bits 11 and 10 clear */
+	return !(insn & 0x00000800);
 }
 
 #endif /* __ASM_INSN_RMW_H */

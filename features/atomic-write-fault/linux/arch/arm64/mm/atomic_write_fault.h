@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Populate on the first fault of an atomic read-modify-write: the part of the
- * page fault path that runs for every fault. See mm/atomic_write_fault.c.
+ * page fault path that runs for every fault. See atomic_write_fault.c.
+ *
+ * For do_page_fault() only, which guarantees what is said below.
  */
-#ifndef __ASM_ATOMIC_WRITE_FAULT_H
-#define __ASM_ATOMIC_WRITE_FAULT_H
+#ifndef __ARM64_MM_ATOMIC_WRITE_FAULT_H
+#define __ARM64_MM_ATOMIC_WRITE_FAULT_H
 
 #include <linux/mm.h>
 
 #ifdef CONFIG_ARM64_ATOMIC_WRITE_FAULT
 
 #include <linux/jump_label.h>
+#include <linux/mmdebug.h>
 #include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/uaccess.h>
@@ -18,14 +21,18 @@
 #include <asm/asm-extable.h>
 #include <asm/insn-rmw.h>
 
-/* At most one of them is on: how to look, or that there is nothing to look for. */
-DECLARE_STATIC_KEY_FALSE(arm64_rmw_look_inline);
-DECLARE_STATIC_KEY_FALSE(arm64_rmw_look_guarded);
+/*
+ * At most one of them is enabled: the first where user memory can be read with
+ * one load, the second where that takes a change of TTBR0 (software PAN), none if
+ * the feature is off.
+ */
+DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_key);
+DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_sw_pan_key);
 
 vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 				  unsigned long addr, unsigned int flags,
 				  struct pt_regs *regs, u32 insn);
-vm_fault_t arm64_handle_mm_fault_guarded(struct vm_area_struct *vma,
+vm_fault_t arm64_handle_rmw_fault_sw_pan(struct vm_area_struct *vma,
 					 unsigned long addr, unsigned int flags,
 					 struct pt_regs *regs);
 
@@ -34,7 +41,10 @@ vm_fault_t arm64_handle_mm_fault_guarded(struct vm_area_struct *vma,
  * read-modify-write, if that takes a fault. Page faults must be disabled.
  *
  * The PC of a task whose data access faulted has been fetched from, so it is a
- * user address; the mask is there as in every user access, for speculation.
+ * user address; the mask is there as in every user access, for speculation. It
+ * has no tag, but text may: with synchronous tag checks that is one more fault
+ * here and so no match, and what an asynchronous check records in the kernel is
+ * cleared on the way back to user space, as after any user access.
  */
 static __always_inline u32 __arm64_user_insn(struct pt_regs *regs)
 {
@@ -44,22 +54,24 @@ static __always_inline u32 __arm64_user_insn(struct pt_regs *regs)
 	asm volatile("1:	ldtr	%w[insn], [%[pc]]\n"
 		     "2:\n"
 		     _ASM_EXTABLE_UACCESS_ERR_ZERO(1b, 2b, wzr, %w[insn])
-		     : [insn] "=&r" (insn)
+		     : [insn] "=r" (insn)
 		     : [pc] "r" (uaccess_mask_ptr(pc)));
 
 	return le32_to_cpu(insn);
 }
 
 /*
- * Read it from do_page_fault(), with a VMA or the mmap locked: the load must
- * neither sleep nor have its own fault handled, so page faults are disabled
- * around it. They are known to be enabled, because do_page_fault() has asked, so
- * the count need not be read.
+ * Read it with a VMA or the mmap locked: the load must neither sleep nor have its
+ * own fault handled, so page faults are disabled around it. do_page_fault() has
+ * found them enabled, and only the task itself changes the count other than in
+ * pairs; so it is set and not counted, which saves three of the dozen instructions
+ * that a plain load pays.
  */
 static __always_inline u32 arm64_user_insn(struct pt_regs *regs)
 {
 	u32 insn;
 
+	VM_WARN_ON_ONCE(pagefault_disabled());
 	current->pagefault_disabled = 1;
 	barrier();
 	insn = __arm64_user_insn(regs);
@@ -71,8 +83,8 @@ static __always_inline u32 arm64_user_insn(struct pt_regs *regs)
 
 /* A user data fault that was reported as a read, in a VMA that can be written. */
 static __always_inline bool
-arm64_rmw_look_wanted(struct vm_area_struct *vma, unsigned int flags,
-		      unsigned long access)
+arm64_may_be_rmw_fault(struct vm_area_struct *vma, unsigned int flags,
+		       unsigned long access)
 {
 	return (flags & FAULT_FLAG_USER) && (access & VM_READ) &&
 	       (vma->vm_flags & VM_WRITE);
@@ -84,13 +96,12 @@ arm64_rmw_look_wanted(struct vm_area_struct *vma, unsigned int flags,
  * @vma: the VMA that contains @addr, access-checked for @access
  * @addr: the faulting address, untagged
  * @flags: FAULT_FLAG_*, as reported by the hardware
- * @access: the VM_* of which @vma has to have one; has VM_READ if, and only if,
- *	    the hardware reported a data read
+ * @access: the VM_* of which @vma has to have one; has VM_READ only for a data
+ *	    fault that was reported as a read
  * @regs: the registers at the fault
  *
- * A plain load pays about a dozen instructions, most other faults two. The
- * decision is made anew on each call, because a retried fault may find another
- * VMA.
+ * The decision is made anew on each call, because a retried fault may find
+ * another VMA.
  *
  * Context: as handle_mm_fault(): process context, the VMA lock or the mmap read
  *	    lock held; may sleep and may release the lock.
@@ -101,17 +112,17 @@ arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int flags, unsigned long access,
 		      struct pt_regs *regs)
 {
-	if (static_branch_likely(&arm64_rmw_look_inline)) {
-		if (arm64_rmw_look_wanted(vma, flags, access)) {
+	if (static_branch_likely(&arm64_rmw_fault_key)) {
+		if (arm64_may_be_rmw_fault(vma, flags, access)) {
 			u32 insn = arm64_user_insn(regs);
 
 			if (unlikely(aarch64_insn_may_be_rmw(insn)))
 				return arm64_handle_rmw_fault(vma, addr, flags,
 							      regs, insn);
 		}
-	} else if (static_branch_unlikely(&arm64_rmw_look_guarded)) {
-		if (arm64_rmw_look_wanted(vma, flags, access))
-			return arm64_handle_mm_fault_guarded(vma, addr, flags,
+	} else if (static_branch_unlikely(&arm64_rmw_fault_sw_pan_key)) {
+		if (arm64_may_be_rmw_fault(vma, flags, access))
+			return arm64_handle_rmw_fault_sw_pan(vma, addr, flags,
 							     regs);
 	}
 
@@ -130,4 +141,4 @@ arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 
 #endif /* CONFIG_ARM64_ATOMIC_WRITE_FAULT */
 
-#endif /* __ASM_ATOMIC_WRITE_FAULT_H */
+#endif /* __ARM64_MM_ATOMIC_WRITE_FAULT_H */
