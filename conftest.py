@@ -8,6 +8,7 @@ does not have is skipped, with the reason.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,6 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register our markers."""
     config.addinivalue_line("markers", "full: slow and wide; runs only with --full")
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: pytest.exit("ended by a signal", 128 + number))
     # labgrid 26.0's console logger looks for what a console has said before it has
     # said anything; only its log suffers.
     config.addinivalue_line(

@@ -61,12 +61,12 @@ FILES = {
 
 def counted(command: str) -> str:
     """Wrap a command so that it also prints how often entries were invalidated."""
-    tracing = "/sys/kernel/tracing"
     names = " ".join(PROBES)
     return (
-        f"cd {tracing}; for f in {names}; do echo p:count/$f $f >>kprobe_events; done; "
+        "set -e; cd /sys/kernel/tracing; "
+        f"for f in {names}; do echo p:count/$f $f >>kprobe_events; done; "
         f"echo 1 >events/count/enable; {command} >/dev/null; echo 0 >events/count/enable; "
-        "awk '{n += $2} END {print \"flushes=\" n}' kprobe_profile; echo >kprobe_events"
+        "busybox awk '{n += $2} END {print \"flushes=\" n}' kprobe_profile; echo >kprobe_events"
     )
 
 

@@ -105,7 +105,15 @@ def ensure(name: str, without: tuple[str, ...] = ()) -> Build:
     tree_path = tree.assemble(space, pristine) if chosen.patched else pristine.path
     full_name = "-without-".join((name, *without))
     build = Build(full_name, space.out / full_name, tree_path, pristine.kernel_version)
-    with lock(build.out, f"the build {full_name}"):
+    if re.search(r"[\s:]", str(space.root)):
+        raise PagewrightError(
+            f"kbuild cannot work below {space.root}", "move the clone to a path without spaces"
+        )
+    # The tree must not be assembled anew while it is compiled.
+    with (
+        lock(build.out, f"the build {full_name}"),
+        lock(space.out, "the assembled tree", shared=True),
+    ):
         configure(space, build, _fragments(space, chosen, without))
         _compile(space, build)
     return build
@@ -173,8 +181,10 @@ def environment(space: Workspace) -> dict[str, str]:
 
 
 def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
-    """Make .config from allnoconfig and the fragments, if the fragments changed."""
-    text = "".join(f"{file.read_text()}\n" for file in fragments)
+    """Make .config from allnoconfig and the fragments, if they or the tree changed."""
+    manifest = tree.Manifest.read(build.tree)
+    text = f"# linux {build.kernel_version}, hooks {manifest.key if manifest else 'none'}\n"
+    text += "".join(f"{file.read_text()}\n" for file in fragments)
     merged = build.out / "fragments.config"
     config = build.out / ".config"
     if not (config.exists() and merged.exists() and merged.read_text() == text):
@@ -187,7 +197,7 @@ def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
         )
         got = parse_config(config.read_text())
         lines = [
-            f"  {file.relative_to(space.root)}: {line}"
+            f"  {os.path.relpath(file, space.root)}: {line}"
             for file in fragments
             for line in unmet(parse_config(file.read_text()), got)
         ]
@@ -203,26 +213,21 @@ def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
 
 def _compile(space: Workspace, build: Build) -> None:
     """Run kbuild; the progress is the number of objects made."""
-    known = build.out / "objects"
     made = 0
-    total = int(known.read_text()) if known.exists() else space.base().objects
+    total = space.base().objects
     log = build.out / "build.log"
     env = environment(space)
     with Bar(f"build {build.name}", total) as bar:
 
         def follow(line: str) -> None:
             nonlocal made
-            if re.match(r"\s+(CC|AS|LD|AR|HOSTCC)\b", line):
+            if re.match(r"\s+(CC|AS)\b", line):
                 made += 1
                 bar.advance()
 
         try:
             run(make_command(build, "Image", "modules"), env=env, on_line=follow, log=log)
         except PagewrightError as error:
-            errors = [
-                line for line in log.read_text().splitlines() if re.search(r"error:|\*\*\*", line)
-            ]
-            error.details = "\n".join(errors[:20]) or error.details
             error.todo = error.todo or f"the whole log is {log}"
             raise
         run(
@@ -232,5 +237,3 @@ def _compile(space: Workspace, build: Build) -> None:
             ],
             env=env,
         )
-    if made > total // 2:
-        known.write_text(str(made))

@@ -59,9 +59,11 @@ def tree(
 @app.command()
 def refresh() -> None:
     """Write hooks edited in the assembled tree (quilt edit) back to the features."""
+    from pagewright import source
     from pagewright import tree as assembled
 
-    changed = assembled.refresh(workspace.find())
+    space = workspace.find()
+    changed = assembled.refresh(space, source.ensure(space))
     for hook in changed:
         say(f"refreshed {hook}")
     if not changed:
@@ -162,6 +164,8 @@ def bench(
     """Measure an experiment of bench/ on the base and on the patched kernel."""
     from pagewright import measure, report
 
+    if not name and (json or html or svg):
+        raise PagewrightError("a file is written for one experiment", "give its name, too")
     space = workspace.find()
     for one in [name] if name else measure.experiments(space):
         experiment = measure.load(space, one)
@@ -221,20 +225,25 @@ def clean() -> None:
     say(f"removed out/; downloads and the compiler cache are in {space.cache}")
 
 
+def complain(text: str, style: str = "") -> None:
+    """Print text as it is, on standard error."""
+    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run the command line; errors are printed plainly, Ctrl-C ends quietly."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     try:
         app()
     except PagewrightError as error:
-        console.print(f"pagewright: {error.what}", style="bold red", highlight=False, markup=False)
-        for text in (error.details, error.todo):
-            if text:
-                console.print(text, highlight=False, markup=False, soft_wrap=True)
+        complain(f"pagewright: {error.what}", style="bold red")
+        for text in filter(None, (error.details, error.todo)):
+            complain(text)
         sys.exit(1)
     except KeyboardInterrupt:
         console.print("interrupted", highlight=False)
         sys.exit(130)
     except OSError as error:
-        console.print(f"pagewright: {error}", style="bold red", highlight=False, markup=False)
+        complain(f"pagewright: {error}", style="bold red")
         sys.exit(1)

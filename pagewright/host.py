@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.errors import PagewrightError
-from pagewright.progress import say
-from pagewright.run import run
+from pagewright.progress import Bar, say
+from pagewright.run import foreground, run
 
 BACKPORTS = Path("/etc/apt/sources.list.d/pagewright-backports.sources")
+SOURCE = "linux-source-6.12"
+# A failed download is an error, and another apt at work is waited for.
+APT_OPTIONS = ("-o", "APT::Update::Error-Mode=any", "-o", "DPkg::Lock::Timeout=600")
 # Free space, in GB, that a first `make test` needs for source, tree and builds.
 NEEDED_GB = 15
 
@@ -64,6 +68,8 @@ NEEDS = (
     Need("sparse", "sparse", "check kernel code"),
     Need("codespell", "codespell", "check kernel code"),
     Need("mmdebstrap", "mmdebstrap", "make the guest"),
+    Need("fakeroot", "fakeroot", "make the guest"),
+    Need("procps", "ps", "run the tests"),
     Need("e2fsprogs", "/sbin/mke2fs", "make the guest"),
     Need("qemu-system-arm", "qemu-system-aarch64", "boot the kernel"),
     Need("openssh-client", "ssh", "reach remote machines"),
@@ -83,15 +89,21 @@ def qemu_version() -> str:
     return match[1] if match else ""
 
 
-def as_root(command: list[str]) -> list[str]:
-    """Return a command that runs as root."""
+def as_root(command: Sequence[str]) -> list[str]:
+    """Return a command that runs as root; sudo asks for a password here, if it has to.
+
+    Raises:
+        PagewrightError: we are not root and there is no sudo, or it refused.
+    """
     if os.geteuid() == 0:
-        return command
+        return list(command)
     if not shutil.which("sudo"):
         raise PagewrightError(
             "installing packages needs root", f"as root, run: {' '.join(command)}"
         )
-    return ["sudo", *command]
+    if foreground(["sudo", "-v"]) != 0:
+        raise PagewrightError("sudo refused", f"as root, run: {' '.join(command)}")
+    return ["sudo", "-n", "--preserve-env=http_proxy,https_proxy,no_proxy", *command]
 
 
 def apt_sites(release: str) -> list[tuple[str, str]]:
@@ -112,7 +124,7 @@ def apt_sites(release: str) -> list[tuple[str, str]]:
     found = dict.fromkeys(
         (site, name)
         for site, name, origin in (row.split("|") for row in rows.splitlines())
-        if origin == "Debian" and (name == release or name.startswith(f"{release}-"))
+        if origin.startswith("Debian") and (name == release or name.startswith(f"{release}-"))
     )
     return list(found)
 
@@ -129,7 +141,7 @@ def debian_release() -> str:
     if "ID=debian" not in text or name not in ("bookworm", "trixie"):
         raise PagewrightError(
             "this host is not Debian 12 (bookworm) or 13 (trixie)",
-            "install the packages of `pagewright doctor` by hand, then run it again",
+            "the kernel source and the guest come from Debian's packages; use a Debian machine",
         )
     return name
 
@@ -143,22 +155,24 @@ def setup() -> None:
     Raises:
         PagewrightError: not root, not Debian, no network, or still missing afterwards.
     """
+    release = debian_release()
     needs = missing()
-    stale = not run(["apt-cache", "madison", "linux-source-6.12"]).strip()
+    stale = not run(["apt-cache", "madison", SOURCE]).strip()
     if not needs and not stale:
         return
-    release = debian_release()
     if needs:
         say(f"installing: {' '.join(need.package for need in needs)}")
-    apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q"]
-    run(as_root([*apt, "update"]))
+    apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *APT_OPTIONS]
+    with Bar("update the package lists", None):
+        run(as_root([*apt, "update"]))
     packages = [need.package for need in needs]
     from_backports = release == "bookworm" and "qemu-system-arm" in packages
     if from_backports:
         packages.remove("qemu-system-arm")
     install = [*apt, "install", "-y", "--no-install-recommends"]
     if packages:
-        run(as_root([*install, *packages]))
+        with Bar("install packages", None):
+            run(as_root([*install, *packages]))
     if from_backports:
         _install_qemu_from_backports(apt, install)
     left = missing()
@@ -191,14 +205,20 @@ def _install_qemu_from_backports(apt: list[str], install: list[str]) -> None:
 def doctor() -> list[str]:
     """Return one line for each thing that is wrong with the host; none if all is well."""
     lines = []
+    try:
+        debian_release()
+    except PagewrightError as error:
+        lines.append(error.what)
     needs = missing()
     for need in needs:
         lines.append(f"missing: {need.package} ({need.probe}), to {need.purpose}")
     if needs:
         packages = " ".join(need.package for need in needs)
         lines.append(f"install with: apt-get install --no-install-recommends {packages}")
+    elif not run(["apt-cache", "madison", SOURCE]).strip():
+        lines.append(f"apt does not know {SOURCE}: run `apt-get update`")
     version = qemu_version()
-    if version and int(version.split(".")[0]) < 7:
+    if version and tuple(map(int, re.findall(r"\d+", version)[:2])) < (7, 2):
         lines.append(f"QEMU {version} is too old: 7.2 or newer is needed")
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     if free < NEEDED_GB:

@@ -61,14 +61,12 @@ class Figure:
         name: the row.
         unit: what is counted.
         values: a number for each side's label.
-        note: what it shows, for a reader of the table.
     """
 
     group: str
     name: str
     unit: str
     values: dict[str, float]
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -193,8 +191,18 @@ def measure(
         f"QEMU {host.qemu_version()}",
         ", ".join(f"{key}={value}" for key, value in experiment.options.items()),
         list(sides),
-        experiment.figures(values),
+        _figures(experiment, values),
     )
+
+
+def _figures(experiment: Experiment, values: dict[str, dict[str, Values]]) -> list[Figure]:
+    try:
+        return experiment.figures(values)
+    except (KeyError, ValueError) as error:
+        raise PagewrightError(
+            f"{experiment.name}: the guest did not print what the figures are made of: {error!r}",
+            details="\n".join(f"{side}: {works}" for side, works in values.items())[:2000],
+        ) from error
 
 
 def _run(machine: Machine, work: Work) -> str:

@@ -68,7 +68,7 @@ class Bar:
         self.progress.stop()
         if kind is None:
             seconds = time.monotonic() - self.started
-            console.print(f"{self.what}: {seconds:.0f} s", highlight=False)
+            say(f"{self.what}: {seconds:.0f} s")
 
 
 def say(text: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from pagewright.errors import PagewrightError
 
 # How many of a failed program's last lines an error shows.
 TAIL_LINES = 25
+# How long a program has to end after it was asked to.
+END_SECONDS = 5
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
@@ -23,20 +27,23 @@ def tail(text: str, lines: int = TAIL_LINES) -> str:
 
 def explain(command: Sequence[str], output: str, status: int) -> PagewrightError:
     """Turn a failed program's output into an error, naming causes we know."""
+    name = next(w for w in command if w not in ("sudo", "env") and "=" not in w)
     if "No space left on device" in output:
         return PagewrightError(
-            f"the disk is full ({command[0]} could not write)",
+            f"the disk is full ({name} could not write)",
             "free some space (pagewright needs about 15 GB), then run the same command again",
             tail(output, 3),
         )
     if re.search(r"Temporary failure|Could not (resolve|connect)|Unable to connect", output):
         return PagewrightError(
-            f"the network is not reachable ({command[0]})",
+            f"the network is not reachable ({name})",
             "check the connection to the Debian mirror and PyPI, then run the same command again",
             tail(output, 3),
         )
+    complaints = [line for line in output.splitlines() if re.search(r"\b[Ee]rror:|\*\*\* ", line)]
     return PagewrightError(
-        f"{shlex.join(command)[:200]} failed with status {status}", details=tail(output)
+        f"{shlex.join(command)[:200]} failed with status {status}",
+        details="\n".join(complaints[:TAIL_LINES]) or tail(output),
     )
 
 
@@ -70,32 +77,34 @@ def run(
         PagewrightError: the program is missing, failed, or ran out of time.
     """
     words = [str(word) for word in command]
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=cwd,
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
+    if not shutil.which(words[0]):
         raise PagewrightError(
             f"{words[0]} is not installed", "run `pagewright doctor` to see what to install"
-        ) from error
+        )
+    # Ended with us even if we are killed; sudo would lose that and must not be wrapped.
+    wrapper = [] if words[0] == "sudo" else ["setpriv", "--pdeathsig", "TERM", "--"]
+    process = subprocess.Popen(
+        [*wrapper, *words],
+        cwd=cwd,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,
+    )
     try:
         if on_line is None and log is None:
             output, _ = process.communicate(stdin, timeout=timeout)
         else:
             output = _follow(process, stdin, on_line, log)
     except subprocess.TimeoutExpired as error:
+        end_group(process)
         raise PagewrightError(f"{words[0]} did not finish within {timeout:g} s") from error
-    finally:
-        if process.poll() is None:
-            end_group(process)
+    except BaseException:
+        end_group(process)
+        raise
     if check and process.returncode != 0:
         raise explain(words, output, process.returncode)
     return output
@@ -135,12 +144,28 @@ def end_group(process: subprocess.Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
-            process.wait(timeout=5)
-            return
         except ProcessLookupError:
             return
-        except subprocess.TimeoutExpired:
-            continue
+        except PermissionError:
+            # Root's, started with sudo.
+            subprocess.run(
+                ["sudo", "-n", "kill", f"-{number}", "--", f"-{process.pid}"], check=False
+            )
+        give_up = time.monotonic() + END_SECONDS
+        while time.monotonic() < give_up and _group_lives(process):
+            time.sleep(0.02)
+
+
+def _group_lives(process: subprocess.Popen[str]) -> bool:
+    """Tell whether a program, or another one of its group, still runs."""
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return process.returncode is None
+    return True
 
 
 def foreground(command: Sequence[str | Path]) -> int:

@@ -20,6 +20,16 @@ from pagewright.source import Source
 from pagewright.tree import patched_files
 from pagewright.workspace import Feature, Workspace, lock
 
+# git, whatever the user's own configuration would add.
+GIT = (
+    "git",
+    *("-c", "commit.gpgSign=false"),
+    *("-c", "diff.noprefix=false"),
+    *("-c", "format.noprefix=false"),
+    *("-c", "format.coverLetter=false"),
+    *("-c", "format.signOff=false"),
+)
+
 
 def repository(workspace: Workspace, source: Source) -> Path:
     """Return a bare git repository with the pristine tree as its one commit, `pristine`."""
@@ -63,6 +73,7 @@ def worktree(workspace: Workspace, source: Source, files: list[str]) -> Iterator
     which is all that `git am` touches.
     """
     git_dir = repository(workspace, source)
+    run(["git", "--git-dir", git_dir, "worktree", "prune"])
     workspace.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=workspace.out, prefix="series-") as scratch:
         path = Path(scratch) / "linux"
@@ -119,12 +130,11 @@ def compose(
         for name in feature.builds_on:
             for commit in workspace.feature(name).commits:
                 _commit(workspace, workspace.feature(name), commit.hook, commit.files, path, False)
-        run(["git", "tag", "-f", "start"], cwd=path)
+        start = run(["git", "rev-parse", "HEAD"], cwd=path).strip()
         for commit in feature.commits:
             _commit(workspace, feature, commit.hook, commit.files, path, signoff)
         fresh = path.parent / "patches"
-        run(["git", "format-patch", "-q", "--no-signature", "-o", fresh, "start"], cwd=path)
-        run(["git", "tag", "-d", "start"], cwd=path)
+        run([*GIT, "format-patch", "-q", "--no-signature", "-o", fresh, start], cwd=path)
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(fresh, target)
@@ -170,7 +180,7 @@ def _commit(
     if files:
         run(["git", "add", "--sparse", "--force", *files], cwd=path)
     sign = ["--signoff"] if signoff else []
-    run(["git", "commit", "-q", *sign, "-F", "-"], cwd=path, stdin=message)
+    run([*GIT, "commit", "-q", *sign, "-F", "-"], cwd=path, stdin=message)
 
 
 def apply(patches: list[Path], path: Path) -> None:

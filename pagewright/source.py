@@ -71,6 +71,8 @@ def ensure(workspace: Workspace) -> Source:
     store = workspace.cache / "source"
     source = Source(version, store / version)
     with lock(store, "the source cache"):
+        for stray in store.glob("unpack-*"):
+            shutil.rmtree(stray, ignore_errors=True)
         if not source.path.exists():
             with tempfile.TemporaryDirectory(dir=store, prefix="unpack-") as scratch:
                 _unpack(

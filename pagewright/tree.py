@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pagewright.errors import PagewrightError
-from pagewright.progress import say
+from pagewright.progress import Bar, say
 from pagewright.run import run
 from pagewright.source import Source
 from pagewright.workspace import Workspace, lock
@@ -36,12 +36,14 @@ class Manifest:
         source: the version of the source package.
         hooked: each file that a hook touches, with the digest of its text.
         links: each new file.
+        hooks: each hook in the order of the series, with the digest of its text.
         key: digest of everything the assembly was made from.
     """
 
     source: str = ""
     hooked: dict[str, str] = field(default_factory=dict)
     links: list[str] = field(default_factory=list)
+    hooks: dict[str, str] = field(default_factory=dict)
     key: str = ""
 
     @classmethod
@@ -88,19 +90,20 @@ def assemble(workspace: Workspace, source: Source, discard: bool = False) -> Pat
     with lock(workspace.out, "the assembled tree"):
         tree = workspace.tree
         old = Manifest.read(tree)
-        new = Manifest(source.package_version, key=_key(workspace, source))
-        if old and old.key == new.key:
-            return tree
+        new = Manifest(source.package_version, hooks=_hooks(workspace))
+        new.key = _key(workspace, new)
         if old and not discard:
+            _check_stack(tree, old)
+            if old.key == new.key:
+                return tree
             _refuse_to_lose_edits(tree, old)
-        if old and old.source != source.package_version:
-            say(f"the kernel source moved from {old.source} to {source.package_version}")
         with tempfile.TemporaryDirectory(dir=workspace.out, prefix="assemble-") as scratch:
             stage = Path(scratch) / "stage"
-            new.hooked = _apply_hooks(workspace, source, stage)
+            originals = {name: _path(workspace, name) for name in new.hooks}
+            new.hooked = _apply_hooks(workspace, source, originals, stage)
             new.links = _check_overlay(workspace, source)
             if not old or old.source != source.package_version:
-                _copy_pristine(source, tree, Path(scratch))
+                _copy_pristine(source, old, tree, Path(scratch))
                 old = Manifest()
             (tree / MANIFEST).unlink(missing_ok=True)
             _install_hooked(source, stage, tree, old, new)
@@ -113,51 +116,93 @@ def assemble(workspace: Workspace, source: Source, discard: bool = False) -> Pat
         return tree
 
 
-def refresh(workspace: Workspace) -> list[Path]:
+def refresh(workspace: Workspace, source: Source) -> list[Path]:
     """Write hooks edited in the assembled tree back to the features.
+
+    An edit goes into the last hook that touches its file, as quilt has it; for
+    another hook, `quilt pop` to it, edit, `quilt refresh` and `quilt push -a` first.
+    Nothing is written unless the refreshed hooks give the tree as it is.
 
     Returns:
         The hooks that changed.
 
     Raises:
-        PagewrightError: there is no assembled tree, or quilt refuses.
+        PagewrightError: there is no assembled tree, hooks are popped, hooks changed
+            in the features meanwhile, or an edit is in no hook.
     """
     tree = workspace.tree
     with lock(workspace.out, "the assembled tree"):
         manifest = Manifest.read(tree)
-        if not manifest:
+        if not manifest or manifest.source != source.package_version:
             raise PagewrightError("there is no assembled tree", "run `pagewright tree` first")
-        changed = []
-        for name in workspace.series():
-            run(
-                ["quilt", "refresh", "-p", "ab", "--no-timestamps", "--no-index", name],
-                cwd=tree,
-                env=QUILT,
+        _check_stack(tree, manifest)
+        hooks = _hooks(workspace)
+        if changed := sorted(dict(hooks.items() ^ manifest.hooks.items())):
+            raise PagewrightError(
+                f"hooks changed in features/ since the tree was assembled: {', '.join(changed)}",
+                "run `pagewright tree` first; if the tree has edits of its own, "
+                "undo the change in features/",
             )
-            feature, hook = name.split("/")
-            target = workspace.hooks(feature) / hook
-            text = (tree / "patches" / name).read_text()
-            if text != target.read_text():
-                replace_text(target, text)
-                changed.append(target)
-            manifest.hooked |= {f: digest(tree / f) for f in patched_files(text)}
-        manifest.key = _key_of(workspace, manifest.source)
+        for name in hooks:
+            # A hook whose files a later one touches too has nothing of its own to take in.
+            command = ["quilt", "refresh", "-p", "ab", "--no-timestamps", "--no-index", name]
+            output = run(command, cwd=tree, env=QUILT, check=False)
+            if not re.search(r"^Refreshed|unchanged|More recent patches modify", output, re.M):
+                raise PagewrightError(f"quilt could not refresh {name}", details=output)
+        refreshed = {name: tree / "patches" / name for name in hooks}
+        with tempfile.TemporaryDirectory(dir=workspace.out, prefix="refresh-") as scratch:
+            result = _apply_hooks(workspace, source, refreshed, Path(scratch) / "stage")
+        manifest.hooked |= result
+        _refuse_to_lose_edits(tree, manifest)
+        written = []
+        for name, file in refreshed.items():
+            target = _path(workspace, name)
+            if file.read_bytes() != target.read_bytes():
+                replace_text(target, file.read_text())
+                written.append(target)
+        manifest.hooks = _hooks(workspace)
+        manifest.hooked = result
+        manifest.key = _key(workspace, manifest)
         manifest.write(tree)
-    return changed
+    return written
 
 
-def _key(workspace: Workspace, source: Source) -> str:
-    return _key_of(workspace, source.package_version)
+def _path(workspace: Workspace, name: str) -> Path:
+    """Return where a hook of the series is kept."""
+    feature, hook = name.split("/")
+    return workspace.hooks(feature) / hook
 
 
-def _key_of(workspace: Workspace, version: str) -> str:
+def _hooks(workspace: Workspace) -> dict[str, str]:
+    """Return the series, with a digest of each hook."""
+    return {name: digest(_path(workspace, name)) for name in workspace.series()}
+
+
+def _key(workspace: Workspace, manifest: Manifest) -> str:
     """Digest what an assembly depends on: source, series, hooks, new files' names."""
-    parts = [version]
-    for name in workspace.series():
-        feature, hook = name.split("/")
-        parts += [name, digest(workspace.hooks(feature) / hook)]
+    parts = [manifest.source]
+    parts += [f"{name} {text}" for name, text in manifest.hooks.items()]
     parts += [f"{f.name}/{file}" for f in workspace.features() for file in f.new_files()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _check_stack(tree: Path, manifest: Manifest) -> None:
+    """Raise unless the tree's quilt stack is the one assembled, and all of it applied."""
+    file = tree / ".pc" / "applied-patches"
+    applied = file.read_text().split() if file.exists() else []
+    if applied == list(manifest.hooks):
+        return
+    if extra := [name for name in applied if name not in manifest.hooks]:
+        raise PagewrightError(
+            f"the assembled tree has patches that are no hooks: {', '.join(extra)}",
+            "move them from its patches/ to features/*/hooks and into the series, or drop "
+            "them with `pagewright tree --discard`",
+        )
+    raise PagewrightError(
+        f"{len(manifest.hooks) - len(applied)} hooks are not applied in the assembled tree",
+        f"run `QUILT_PATCHES=patches quilt push -a` in {os.path.relpath(tree)}, or give up "
+        "what was edited there with `pagewright tree --discard`",
+    )
 
 
 def _refuse_to_lose_edits(tree: Path, manifest: Manifest) -> None:
@@ -170,37 +215,38 @@ def _refuse_to_lose_edits(tree: Path, manifest: Manifest) -> None:
         )
 
 
-def _apply_hooks(workspace: Workspace, source: Source, stage: Path) -> dict[str, str]:
+def _apply_hooks(
+    workspace: Workspace, source: Source, hooks: dict[str, Path], stage: Path
+) -> dict[str, str]:
     """Apply all hooks to copies of the files they touch; return the files' digests."""
     patches = stage / "patches"
-    names = workspace.series()
     touched: set[str] = set()
-    for name in names:
-        feature, hook = name.split("/")
-        original = workspace.hooks(feature) / hook
+    for name, original in hooks.items():
         if not original.exists():
             raise PagewrightError(
                 f"base/{workspace.version}/series names {name}, which does not exist",
-                f"add {original.relative_to(workspace.root)} or take the line out",
+                f"add {os.path.relpath(original, workspace.root)} or take the line out",
             )
-        (patches / feature).mkdir(parents=True, exist_ok=True)
+        (patches / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(original, patches / name)
         touched |= set(patched_files(original.read_text()))
     patches.mkdir(parents=True, exist_ok=True)
-    (patches / "series").write_text("".join(f"{name}\n" for name in names))
+    (patches / "series").write_text("".join(f"{name}\n" for name in hooks))
     for name in sorted(touched):
         if (source.path / name).exists():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source.path / name, stage / name)
-    for name in names:
+    for name, original in hooks.items():
         try:
             run(["quilt", "push", "--fuzz=0", name], cwd=stage, env=QUILT)
         except PagewrightError as error:
-            raise _hook_failed(workspace, source, name, error.details) from error
+            raise _hook_failed(workspace, source, name, original, error.details) from error
     return {name: digest(stage / name) for name in sorted(touched)}
 
 
-def _hook_failed(workspace: Workspace, source: Source, name: str, output: str) -> PagewrightError:
+def _hook_failed(
+    workspace: Workspace, source: Source, name: str, original: Path, output: str
+) -> PagewrightError:
     """Say which hook, file and hunk did not apply."""
     file = ""
     failures = []
@@ -209,10 +255,9 @@ def _hook_failed(workspace: Workspace, source: Source, name: str, output: str) -
             file = match[1]
         elif match := re.match(r"Hunk (#\d+) FAILED at (\d+)", line):
             failures.append(f"  {file}: hunk {match[1]} (line {match[2]})")
-    feature, hook = name.split("/")
     failures += [
         f"  {missing}: not in this kernel"
-        for missing in patched_files((workspace.hooks(feature) / hook).read_text())
+        for missing in patched_files(original.read_text())
         if not (source.path / missing).exists()
     ]
     base = workspace.base()
@@ -239,12 +284,16 @@ def _check_overlay(workspace: Workspace, source: Source) -> list[str]:
     return sorted(links)
 
 
-def _copy_pristine(source: Source, tree: Path, scratch: Path) -> None:
-    """Replace the tree by a copy of the pristine one."""
-    say(f"copying linux {source.package_version} to {os.path.relpath(tree)}")
-    run(["cp", "-a", "--reflink=auto", source.path, scratch / "tree"])
+def _copy_pristine(source: Source, old: Manifest | None, tree: Path, scratch: Path) -> None:
+    """Replace the tree by a copy of the pristine one; keep one of an older source aside."""
+    with Bar(f"copy linux {source.package_version} to {os.path.relpath(tree)}", None):
+        run(["cp", "-a", "--reflink=auto", source.path, scratch / "tree"])
     if tree.exists():
-        tree.rename(scratch / "old")
+        aside = tree.with_name(f"tree-{old.source}") if old else scratch / "incomplete"
+        shutil.rmtree(aside, ignore_errors=True)
+        tree.rename(aside)
+        if old:
+            say(f"the kernel source moved; the tree of {old.source} is now {aside}")
     (scratch / "tree").rename(tree)
 
 

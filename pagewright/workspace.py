@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.errors import PagewrightError
+from pagewright.progress import say
 
 
 @dataclass(frozen=True)
@@ -135,22 +136,24 @@ def find() -> Workspace:
 
 
 @contextmanager
-def lock(directory: Path, what: str) -> Iterator[None]:
+def lock(directory: Path, what: str, shared: bool = False) -> Iterator[None]:
     """Hold a directory for ourselves; wait while another run holds it.
 
     Args:
         directory: what is locked; made if it is not there.
         what: how the directory is called in the message to the waiting user.
+        shared: others that also ask for a share may hold it with us.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             owner = file.read().strip() or "unknown"
-            print(f"waiting for another pagewright (process {owner}) that holds {what}", flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            say(f"waiting for another pagewright (process {owner}) that holds {what}")
+            fcntl.flock(file, kind)
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

@@ -18,15 +18,17 @@ def test_unmet_symbols_are_named():
 
 
 def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkeypatch):
-    fragment = SPACE.root / "out" / "wrong.config"
+    fragment = tmp_path / "wrong.config"
     fragment.write_text("CONFIG_NO_SUCH_SYMBOL=y\n")
     good = build.ensure("patched-4k")
-    scratch = build.Build("scratch", tmp_path, good.tree, good.kernel_version)
+    out = tmp_path / "out"
+    out.mkdir()
+    scratch = build.Build("scratch", out, good.tree, good.kernel_version)
     fragments = [SPACE.root / "base" / "6.12" / "config" / "virt.config", fragment]
     with pytest.raises(PagewrightError) as error:
         build.configure(SPACE, scratch, fragments)
-    assert "out/wrong.config: CONFIG_NO_SUCH_SYMBOL=y (is n)" in str(error.value)
-    assert not (tmp_path / ".config").exists()
+    assert "wrong.config: CONFIG_NO_SUCH_SYMBOL=y (is n)" in str(error.value)
+    assert not (out / ".config").exists()
 
 
 def test_unknown_build_lists_the_known_ones():

@@ -59,7 +59,7 @@ def test_unknown_point_release_lists_what_there_is(monkeypatch, tmp_path):
     assert "6.12." in error.value.todo
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_leaves_nothing_running(number):
     mark = f"sleep 1234.{os.getpid()}"
     code = (
@@ -68,10 +68,7 @@ def test_signal_leaves_nothing_running(number):
         "cli.main()"
     )
     child = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + 20
-    while not running(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert running(mark)
+    wait_until(lambda: running(mark))
     child.send_signal(number)
     assert child.wait(timeout=20) == 128 + number
     assert not running(mark)
@@ -100,15 +97,43 @@ def test_every_command_has_help():
 
 def test_second_run_waits_and_says_for_whom(tmp_path):
     code = (
-        "import sys, time; from pathlib import Path; from pagewright.workspace import lock\n"
-        "with lock(Path(sys.argv[1]), 'the thing'): print('in', flush=True); time.sleep(1)"
+        "import sys; from pathlib import Path; from pagewright.workspace import lock\n"
+        "with lock(Path(sys.argv[1]), 'the thing'): print('in', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    first = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     assert first.stdout is not None
     assert first.stdout.readline() == "in\n"
-    second = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"waiting for another pagewright (process {first.pid}) that holds the thing" in (
-        second.stdout
-    )
-    assert first.wait() == 0
+    second = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert second.stderr is not None
+    waiting = f"waiting for another pagewright (process {first.pid}) that holds the thing\n"
+    assert second.stderr.readline() == waiting
+    assert second.poll() is None
+    first.communicate()
+    assert second.communicate()[0] == "in\n"
+
+
+def test_killed_run_leaves_nothing_running():
+    mark = f"sleep 4321.{os.getpid()}"
+    code = f"from pagewright.run import run; run(['sh', '-c', 'exec {mark}'])"
+    child = subprocess.Popen([sys.executable, "-c", code])
+    wait_until(lambda: running(mark))
+    child.kill()
+    child.wait()
+    wait_until(lambda: not running(mark))
+
+
+def test_timeout_ends_what_the_program_left_behind():
+    mark = f"sleep 2143.{os.getpid()}"
+    with pytest.raises(PagewrightError, match="did not finish"):
+        run(["sh", "-c", f"{mark} & exit"], timeout=0.5)
+    assert not running(mark)
+
+
+def wait_until(condition) -> None:
+    """Wait for something that must happen soon."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

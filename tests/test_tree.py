@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 
 from pagewright import tree
 from pagewright.errors import PagewrightError
+from pagewright.run import run
 from pagewright.source import Source
 from pagewright.workspace import Workspace
 
@@ -188,22 +186,67 @@ def test_refresh_writes_an_edit_back_with_its_message(space, pristine):
     path = tree.assemble(space, pristine)
     (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 5", "LINE FIVE"))
     target = space.hooks("one") / "0001.patch"
-    assert tree.refresh(space) == [target]
+    assert tree.refresh(space, pristine) == [target]
     assert "+LINE FIVE\n" in target.read_text()
     assert target.read_text().startswith("change line 5\n\nBecause.\n---\n")
-    assert tree.refresh(space) == []
+    assert tree.refresh(space, pristine) == []
     tree.assemble(space, pristine)
     assert "LINE FIVE\n" in (path / "main.c").read_text()
 
 
-def test_two_assemblies_at_once_agree(space, pristine):
-    code = (
-        "import sys; from pathlib import Path; from pagewright import tree;"
-        "from pagewright.source import Source; from pagewright.workspace import Workspace;"
-        "tree.assemble(Workspace(Path(sys.argv[1]), Path(sys.argv[2])),"
-        "Source('6.12.2-1', Path(sys.argv[3])))"
-    )
-    command = [sys.executable, "-c", code, space.root, space.cache, pristine.path]
-    runs = [subprocess.Popen(list(map(str, command)), env=os.environ) for _ in range(4)]
-    assert [run.wait(timeout=60) for run in runs] == [0, 0, 0, 0]
-    assert "LINE 5\n" in (space.tree / "main.c").read_text()
+def test_refresh_with_two_hooks_on_one_file(space, pristine):
+    add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
+    path = tree.assemble(space, pristine)
+    tree.refresh(space, pristine)  # Once, for quilt's number of context lines.
+    assert tree.refresh(space, pristine) == []
+    (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 20", "TWENTY"))
+    assert tree.refresh(space, pristine) == [space.hooks("one") / "0002.patch"]
+    assert "+TWENTY\n" in (space.hooks("one") / "0002.patch").read_text()
+
+
+def test_refresh_does_not_overwrite_a_hook_edited_in_its_feature(space, pristine):
+    tree.assemble(space, pristine)
+    tree.refresh(space, pristine)
+    target = space.hooks("one") / "0001.patch"
+    target.write_text(target.read_text().replace("Because.", "For a reason."))
+    with pytest.raises(PagewrightError, match=r"changed in features/ .* one/0001\.patch"):
+        tree.refresh(space, pristine)
+    assert "For a reason." in target.read_text()
+    tree.assemble(space, pristine)
+    assert tree.refresh(space, pristine) == []
+
+
+def test_popped_hooks_are_not_taken_for_an_assembled_tree(space, pristine):
+    path = tree.assemble(space, pristine)
+    run(["quilt", "pop", "-a"], cwd=path, env=tree.QUILT)
+    for attempt in (tree.assemble, tree.refresh):
+        with pytest.raises(PagewrightError, match="1 hooks are not applied"):
+            attempt(space, pristine)
+    run(["quilt", "push", "-a"], cwd=path, env=tree.QUILT)
+    assert tree.assemble(space, pristine) == path
+
+
+def test_patch_made_in_the_tree_is_not_lost(space, pristine):
+    path = tree.assemble(space, pristine)
+    run(["quilt", "new", "mine.patch"], cwd=path, env=tree.QUILT)
+    run(["quilt", "add", "other.c"], cwd=path, env=tree.QUILT)
+    (path / "other.c").write_text("mine\n")
+    run(["quilt", "refresh"], cwd=path, env=tree.QUILT)
+    add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
+    with pytest.raises(PagewrightError, match=r"no hooks: mine\.patch"):
+        tree.assemble(space, pristine)
+    assert (path / "patches" / "mine.patch").exists()
+
+
+def test_discard_restores_the_tree_even_if_no_hook_changed(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "main.c").write_text("mine\n")
+    tree.assemble(space, pristine, discard=True)
+    assert "LINE 5\n" in (path / "main.c").read_text()
+
+
+def test_tree_of_an_older_source_is_kept_aside(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "notes.txt").write_text("mine\n")
+    tree.assemble(space, Source("6.12.3-1", pristine.path))
+    assert (space.out / "tree-6.12.2-1" / "notes.txt").read_text() == "mine\n"
