@@ -13,12 +13,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from types import ModuleType
 from typing import Any
 
 from pagewright import build, host
 from pagewright.errors import PagewrightError
-from pagewright.machine import Machine, boot
+from pagewright.machine import boot
 from pagewright.place import options_for
 from pagewright.progress import Bar
 from pagewright.run import run
@@ -45,11 +46,13 @@ class Work:
         name: what the figures call it.
         command: the shell command.
         timeout: seconds of wall time after which the guest counts as hung.
+        rounds: how often it runs; of each number the median counts.
     """
 
     name: str
     command: str
     timeout: float = 300
+    rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -172,16 +175,22 @@ def measure(
     for side in sides:
         kernel = build.ensure(side.build).kernel_version
         options = options_for(side.build, append=side.append, **experiment.options)
-        with boot(options) as machine, Bar(f"{experiment.name}, {side.label}", len(works)) as bar:
-            values[side.label] = {}
-            for work in works:
-                values[side.label][work.name] = parse_values(_run(machine, work))
+        # In turns, because what a run costs depends a little on what ran before.
+        turns = [
+            w for turn in range(max(w.rounds for w in works)) for w in works if turn < w.rounds
+        ]
+        printed: dict[str, list[Values]] = {work.name: [] for work in works}
+        with boot(options) as machine, Bar(f"{experiment.name}, {side.label}", len(turns)) as bar:
+            for work in turns:
+                text = machine.check(work.command, timeout=work.timeout)
+                printed[work.name].append(parse_values(text))
                 bar.advance()
             if complaint := machine.warnings():
                 raise PagewrightError(
                     f"the kernel of {side.label} complained while it was measured",
                     details=complaint,
                 )
+        values[side.label] = {name: medians(runs) for name, runs in printed.items()}
     return Report(
         experiment.name,
         experiment.feature,
@@ -205,8 +214,13 @@ def _figures(experiment: Experiment, values: dict[str, dict[str, Values]]) -> li
         ) from error
 
 
-def _run(machine: Machine, work: Work) -> str:
-    return machine.check(work.command, timeout=work.timeout)
+def medians(runs: Sequence[Values]) -> Values:
+    """Return the median of each number over several runs; other values of the last one."""
+    merged = dict(runs[-1])
+    for key in merged:
+        if all(run.get(key, "").isdigit() for run in runs):
+            merged[key] = str(round(median(int(run[key]) for run in runs)))
+    return merged
 
 
 def commit(workspace: Workspace) -> str:

@@ -30,6 +30,11 @@ def test_values_are_the_key_value_lines():
     assert measure.parse_values("a=1\nnoise\nb = x=y\n") == {"a": "1", "b": "x=y"}
 
 
+def test_median_of_each_number_counts():
+    runs = [{"a": "3", "k": "x"}, {"a": "10", "k": "y"}, {"a": "4", "k": "z"}]
+    assert measure.medians(runs) == {"a": "4", "k": "z"}
+
+
 def test_table_shows_both_sides_and_the_change(sample):
     console = Console(record=True, width=120)
     report.print_tables(sample, console)

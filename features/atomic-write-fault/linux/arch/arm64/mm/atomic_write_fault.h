@@ -40,22 +40,22 @@ vm_fault_t arm64_handle_rmw_fault_sw_pan(struct vm_area_struct *vma,
  * Read the instruction that user space was executing; 0, which is UDF and no
  * read-modify-write, if that takes a fault. Page faults must be disabled.
  *
- * The PC of a task whose data access faulted has been fetched from, so it is a
- * user address; the mask is there as in every user access, for speculation. It
- * has no tag, but text may: with synchronous tag checks that is one more fault
- * here and so no match, and what an asynchronous check records in the kernel is
- * cleared on the way back to user space, as after any user access.
+ * The PC of a task whose data access faulted has just been fetched from, so it is
+ * a user address: nobody chose it for this load, and it needs neither access_ok()
+ * nor the mask against speculation. It has no tag, but text may: with synchronous
+ * tag checks that is one more fault here and so no match, and what an asynchronous
+ * check records in the kernel is cleared on the way back to user space, as after
+ * any user access.
  */
 static __always_inline u32 __arm64_user_insn(struct pt_regs *regs)
 {
-	const __le32 __user *pc = (const __le32 __user *)regs->pc;
 	__le32 insn;
 
 	asm volatile("1:	ldtr	%w[insn], [%[pc]]\n"
 		     "2:\n"
 		     _ASM_EXTABLE_UACCESS_ERR_ZERO(1b, 2b, wzr, %w[insn])
 		     : [insn] "=r" (insn)
-		     : [pc] "r" (uaccess_mask_ptr(pc)));
+		     : [pc] "r" (regs->pc));
 
 	return le32_to_cpu(insn);
 }
