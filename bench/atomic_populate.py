@@ -108,10 +108,20 @@ def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
             runs,
             lambda v: kernel_instructions(v) / int(v["pages"]),
         ),
-        ("entries invalidated, 64 MiB, THP off", "flushes", flushes, lambda v: int(v["flushes"])),
+        (
+            "entries invalidated by copy-on-write, 64 MiB, THP off",
+            "TLB invalidations",
+            flushes,
+            lambda v: int(v["flushes"]),
+        ),
     ]
     return [
-        Figure(group, name, unit, {side: float(get(v)) for side, v in by_work[name].items()})
+        Figure(
+            group,
+            name.removeprefix("flushes "),
+            unit,
+            {side: float(get(v)) for side, v in by_work[name].items()},
+        )
         for group, unit, names, get in tables
         for name in names
     ]

@@ -417,6 +417,7 @@ int main(int argc, char **argv)
 	printf("class=%s\n", access_class_name(options.access));
 	printf("mapping=%s\n", mapping_names[options.mapping]);
 	printf("thp=%s\n", options.thp ? "on" : "off");
+	printf("cache=%s\n", options.cold ? "cold" : "warm");
 	printf("threads=%d\n", options.threads);
 	printf("page_size=%zu\n", options.page);
 	printf("thp_size=%lu\n", thp_size());
