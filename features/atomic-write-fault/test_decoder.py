@@ -285,7 +285,19 @@ CAPSTONE_DIFFERENCES = (
     Difference(0x3FE00000, 0x08400000, Rmw.EXCLUSIVE, LDXR, (RS | RT2,)),
     Difference(0xBFE00000, 0x88600000, Rmw.EXCLUSIVE, LDXP, same=True),
 )
-BINUTILS_DIFFERENCES = YOUNG
+
+
+def binutils_version() -> tuple[int, ...]:
+    """Return the version of the installed objdump."""
+    text = subprocess.run([OBJDUMP, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"(\d+)\.(\d+)", text.splitlines()[0].split(")")[-1])
+    assert match, text
+    return int(match[1]), int(match[2])
+
+
+# Debian 12 has 2.40, which knows none of them; Debian 13 has 2.44.
+BINUTILS_KNOWS = () if binutils_version() < (2, 44) else (LSE128, THE, D128)
+BINUTILS_DIFFERENCES = tuple(d for d in YOUNG if not d.reason.startswith(BINUTILS_KNOWS))
 
 # Instructions in the KUnit test that binutils 2.40 does not know and the decoder ignores.
 YOUNG_OTHERS = (
@@ -388,12 +400,14 @@ def test_kunit_texts_are_the_disassembly(table, tmp_path):
     What it does not know has been assembled with LLVM 22.
     """
     words, texts = kunit_table(table)
-    young = np.any([difference.select(words) for difference in YOUNG], axis=0)
+    young = np.any([difference.select(words) for difference in BINUTILS_DIFFERENCES], axis=0)
     for text, is_young, (mnemonic, operands) in zip(
         texts, young, objdump(words, tmp_path), strict=True
     ):
-        if is_young or text.startswith(YOUNG_OTHERS):
+        if is_young:
             assert mnemonic == ".inst", f"binutils knows {text} by now"
+        elif text.startswith(YOUNG_OTHERS):
+            assert mnemonic in (".inst", text.split()[0])
         elif "[" in text:
             assert f"{mnemonic} {operands}" == text
         else:
