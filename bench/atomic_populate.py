@@ -71,14 +71,15 @@ def counted(command: str) -> str:
 
 
 def works(quick: bool) -> list[Work]:
-    """Return what runs in each guest."""
-    # A gigabyte is an average of its own, and takes a while.
+    """Return what runs in each guest; several times where one run would be noisy."""
+    several = 1 if quick else 3
     found = [
-        Work(case.name, case.command, timeout=900, rounds=1 if case.size == "1 GiB" else 3)
+        # A gigabyte is an average of its own, and takes a while.
+        Work(case.name, case.command, timeout=900, rounds=1 if case.size == "1 GiB" else several)
         for case in cases(quick)
     ]
     for name, options in FILES.items():
-        found.append(Work(name, f"{PROGRAM} load 64M {options}", timeout=900, rounds=3))
+        found.append(Work(name, f"{PROGRAM} load 64M {options}", timeout=900, rounds=several))
     for kind in QUICK_ATOMICS:
         case = Case(kind, "64 MiB", False)
         found.append(Work(f"flushes {kind}", counted(case.command), timeout=900))
