@@ -126,7 +126,10 @@ def _fragments(space: Workspace, chosen: Recipe, without: tuple[str, ...]) -> li
     if chosen.patched:
         for name in without:
             space.feature(name)
-        files += [f.config for f in space.features() if f.name not in without]
+        kept = [f for f in space.features() if f.name not in without]
+        files += [f.config for f in kept]
+        if "debug" in chosen.fragments:
+            files += [f.debug_config for f in kept if f.debug_config.exists()]
     return files
 
 

@@ -33,6 +33,7 @@ class Feature:
     boot_off: str
     builds_on: tuple[str, ...]
     kunit_suites: tuple[str, ...]
+    debug_kunit_suites: tuple[str, ...]
     commits: tuple[Commit, ...]
 
     @property
@@ -44,6 +45,11 @@ class Feature:
     def config(self) -> Path:
         """The feature's config fragment."""
         return self.path / "feature.config"
+
+    @property
+    def debug_config(self) -> Path:
+        """What its config fragment has on top in debug builds; need not be there."""
+        return self.path / "debug.config"
 
     def new_files(self) -> list[Path]:
         """Return the new kernel files, relative to the kernel tree, sorted."""
@@ -105,6 +111,7 @@ class Workspace:
                     data["boot_off"],
                     tuple(data["builds_on"]),
                     tuple(data["kunit_suites"]),
+                    tuple(data.get("debug_kunit_suites", ())),
                     tuple(Commit(c["hook"], tuple(c["files"])) for c in data["commit"]),
                 )
             )

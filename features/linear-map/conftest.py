@@ -1,0 +1,106 @@
+"""The machine that the tests of the linear map run on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from pagewright import build as builder
+from pagewright import ktap, linearmap, source, workspace
+from pagewright.machine import Machine
+
+TESTS = "/usr/lib/tests/linear-map"
+
+Boot = Callable[..., Machine]
+Harness = Callable[..., None]
+
+
+@pytest.fixture
+def blocks(shared_machine: Boot) -> Boot:
+    """Boot a machine whose linear map is in blocks; see shared_machine."""
+
+    def factory(build: str = "patched-4k", **options: Any) -> Machine:
+        return shared_machine(build, cpu=linearmap.CPU, **options)
+
+    return factory
+
+
+@pytest.fixture
+def own_blocks(machine: Boot) -> Boot:
+    """Boot such a machine for one test alone; see machine."""
+
+    def factory(build: str = "patched-4k", **options: Any) -> Machine:
+        return machine(build, cpu=linearmap.CPU, **options)
+
+    return factory
+
+
+@pytest.fixture
+def harness(subtests: pytest.Subtests) -> Harness:
+    """Run a guest program, each of its tests a result of its own; no warning may follow."""
+
+    def run(place: Machine, program: str, timeout: float = 300) -> None:
+        result = place.run(f"{TESTS}/{program}", timeout)
+        ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
+        assert result.status == 0, result.output
+        assert place.warnings() == ""
+
+    return run
+
+
+class HotPlug:
+    """Memory that QEMU plugs into a running machine.
+
+    Attributes:
+        options: fields of MachineOptions for a machine that can have up to 4 GiB more.
+    """
+
+    _DEVICE = "/machine/peripheral/plugged"
+
+    # Movable, so that all of it can go again.
+    options: Mapping[str, Any] = MappingProxyType(
+        {
+            "append": "memhp_default_state=online_movable",
+            "extra_args": (
+                *("-m", "maxmem=8G,slots=2"),
+                *("-object", "memory-backend-ram,id=more,size=4G,reserve=off"),
+                *("-device", "virtio-mem-pci,id=plugged,memdev=more,addr=0x1f"),
+            ),
+        }
+    )
+
+    def resize(self, place: Machine, size: int) -> None:
+        """Ask the guest to have so many bytes; it takes them, or gives them back, in time."""
+        place.monitor("qom-set", path=self._DEVICE, property="requested-size", value=size)
+
+    def size(self, place: Machine) -> int:
+        """Return how many bytes the guest has taken."""
+        return int(place.monitor("qom-get", path=self._DEVICE, property="size"))
+
+    def mapped(self, place: Machine) -> int:
+        """Return how many bytes the linear map maps, plugged or not."""
+        return sum(run.size for run in linearmap.snapshot(place, "", 4096).runs)
+
+
+@pytest.fixture
+def hotplug() -> HotPlug:
+    """Plug memory into machines that were booted with its options."""
+    return HotPlug()
+
+
+@pytest.fixture
+def kernel_overlay(tmp_path: Path) -> Callable[[str], Path]:
+    """Make an overlay that has a build's image at /boot/Image."""
+
+    def make(build: str) -> Path:
+        overlay = tmp_path / "overlay"
+        (overlay / "boot").mkdir(parents=True)
+        shutil.copy(builder.ensure(build).image, overlay / "boot" / "Image")
+        return overlay
+
+    return make

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What changes the linear map survives every failed allocation.
+ *
+ * Each test does the same thing again and again, and the n-th time the n-th
+ * allocation on the way fails.  It must fail with ENOMEM, or succeed all the
+ * same, and when there is no allocation left that could fail, the permissions
+ * of all memory are what they were and none of it is lost.
+ */
+#define _GNU_SOURCE
+#include "kselftest_harness.h"
+
+#include "dump.h"
+#include "module.h"
+#include "program.h"
+#include "secret.h"
+
+#undef TEST_TIMEOUT_DEFAULT
+#define TEST_TIMEOUT_DEFAULT	300
+
+#define FAULTS		"/sys/kernel/debug/"
+#define FAIL_NTH	"/proc/thread-self/fail-nth"
+#define MEMINFO		"/proc/meminfo"
+#define FOLD_DELAY	"/sys/module/linear_map/parameters/fold_delay_ms"
+
+/* Nothing needs that many allocations. */
+#define MOST		5000
+
+#define SECRET_PAGES	40
+
+/* What caches move by themselves, in KiB; what every failure loses is more. */
+#define SLACK		1500
+
+/* What a kernel without an interpreter says if it cannot store machine code. */
+#define ENOTSUPP	524
+
+static bool write_text(const char *path, const char *text)
+{
+	bool good;
+	int fd;
+
+	fd = open(path, O_WRONLY);
+	if (fd < 0)
+		return false;
+	good = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+	close(fd);
+	return good;
+}
+
+/* A line of /proc/meminfo, in KiB; 0 if there is none. */
+static long meminfo(const char *name)
+{
+	size_t length = strlen(name);
+	char line[128];
+	long value = 0;
+	FILE *file;
+
+	file = fopen(MEMINFO, "r");
+	while (file && fgets(line, sizeof(line), file)) {
+		if (!strncmp(line, name, length) && line[length] == ':')
+			value = atol(line + length + 1);
+	}
+	if (file)
+		fclose(file);
+	return value;
+}
+
+/* Memory that is free or could be at once, in KiB. */
+static long available(void)
+{
+	sync();
+	write_text("/proc/sys/vm/drop_caches", "3");
+	return meminfo("MemFree") + meminfo("SReclaimable");
+}
+
+/* How much of the linear map is in the largest blocks; 0 if the kernel does not say. */
+static long blocks(void)
+{
+	return meminfo("DirectMap1G") * 1024 + meminfo("DirectMap32M") * 32 +
+	       meminfo("DirectMap2M");
+}
+
+/* Wait until it is again, so that the next one has to split it as the last one did. */
+static void wait_for_blocks(long wanted)
+{
+	int tries;
+
+	for (tries = 0; tries < 200 && blocks() != wanted; tries++)
+		usleep(5000);
+}
+
+static int load_module(void *data)
+{
+	int result = module_load(*(int *)data) ? errno : 0;
+
+	if (!result && module_unload(module_names[0]))
+		result = errno;
+	return result;
+}
+
+static int load_program(void *data)
+{
+	int fd = program_load(PROGRAM_LONGEST, 1);
+
+	(void)data;
+	/* EINVAL is what the kernel says if it cannot store the instructions. */
+	if (fd < 0)
+		return errno == ENOTSUPP || errno == EINVAL ? ENOMEM : errno;
+	close(fd);
+	return 0;
+}
+
+/* A page that cannot be had at the first touch is had at the second. */
+static int take_secret_memory(void *data)
+{
+	size_t page_size = sysconf(_SC_PAGESIZE);
+	char *p = secret_map(SECRET_PAGES * page_size);
+	int i;
+
+	(void)data;
+	if (!p)
+		return errno;
+	for (i = 0; i < SECRET_PAGES; i++)
+		p[i * page_size] = 1;
+	munmap(p, SECRET_PAGES * page_size);
+	return 0;
+}
+
+struct sweep {
+	int (*action)(void *data);
+	void *data;
+	int fail_nth;
+	/* What came of it. */
+	int failures;
+	int wrong_error;
+	bool complete;
+};
+
+static void sweep_run(struct sweep *sweep)
+{
+	long intact = blocks();
+	char text[16];
+	int n, error;
+
+	for (n = 1; n <= MOST && !sweep->complete; n++) {
+		wait_for_blocks(intact);
+		snprintf(text, sizeof(text), "%d", n);
+		if (write(sweep->fail_nth, text, strlen(text)) < 0)
+			return;
+		error = sweep->action(sweep->data);
+		memset(text, 0, sizeof(text));
+		if (pread(sweep->fail_nth, text, sizeof(text) - 1, 0) < 0)
+			return;
+		if (write(sweep->fail_nth, "0", 1) < 0)
+			return;
+		/* The kernel counts down, and ends at 0 if it came to the n-th. */
+		sweep->complete = atoi(text);
+		if (error)
+			sweep->failures++;
+		if (error && (error != ENOMEM || sweep->complete)) {
+			printf("# allocation %d: %s\n", n, strerror(error));
+			sweep->wrong_error = error;
+		}
+	}
+}
+
+FIXTURE(errors) {
+	struct sweep sweep;
+};
+
+FIXTURE_SETUP(errors)
+{
+	static const char * const names[] = { "failslab", "fail_page_alloc" };
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		/* Else only allocations that cannot wait would fail. */
+		snprintf(path, sizeof(path), FAULTS "%s/ignore-gfp-wait", names[i]);
+		if (!write_text(path, "N"))
+			SKIP(return, "no fault injection");
+		snprintf(path, sizeof(path), FAULTS "%s/verbose", names[i]);
+		write_text(path, "0");
+	}
+	write_text(FAULTS "fail_page_alloc/ignore-gfp-highmem", "N");
+	write_text(FAULTS "fail_page_alloc/min-order", "0");
+	write_text("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");
+	write_text(FOLD_DELAY, "1");
+	self->sweep.fail_nth = open(FAIL_NTH, O_RDWR);
+	if (self->sweep.fail_nth < 0)
+		SKIP(return, "no " FAIL_NTH);
+}
+
+FIXTURE_TEARDOWN(errors)
+{
+	write_text(FOLD_DELAY, "1000");
+	write_text(FAULTS "failslab/ignore-gfp-wait", "Y");
+	write_text(FAULTS "fail_page_alloc/ignore-gfp-wait", "Y");
+}
+
+#define SWEEP(action_, data_)							\
+do {										\
+	struct dump before_;							\
+	long available_;							\
+										\
+	self->sweep.action = action_;						\
+	self->sweep.data = data_;						\
+	/* What the first time leaves behind is no leak. */			\
+	EXPECT_EQ(0, self->sweep.action(self->sweep.data));			\
+	EXPECT_EQ(0, self->sweep.action(self->sweep.data));			\
+	sleep(1);								\
+	dump_read(&before_);							\
+	available_ = available();						\
+	sweep_run(&self->sweep);						\
+	EXPECT_TRUE(self->sweep.complete);					\
+	EXPECT_GT(self->sweep.failures, 3);					\
+	EXPECT_EQ(0, self->sweep.wrong_error);					\
+	EXPECT_TRUE(dump_returns_to(&before_));					\
+	EXPECT_LT(available_ - available(), SLACK);				\
+	dump_free(&before_);							\
+} while (0)
+
+TEST_F(errors, of_loading_a_module)
+{
+	int fd = module_open(module_names[0]);
+
+	if (fd < 0)
+		SKIP(return, "no module %s", module_names[0]);
+	SWEEP(load_module, &fd);
+	close(fd);
+}
+
+TEST_F(errors, of_loading_a_program)
+{
+	int kept = program_load(PROGRAM_SHORTEST, 1);
+
+	if (kept < 0)
+		SKIP(return, "no BPF: %s", strerror(errno));
+	SWEEP(load_program, NULL);
+	close(kept);
+}
+
+TEST_F(errors, of_taking_secret_memory)
+{
+	void *p = secret_map(1);
+
+	if (!p)
+		SKIP(return, "no secret memory: %s", strerror(errno));
+	munmap(p, 1);
+	SWEEP(take_secret_memory, NULL);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Count the instructions of a boot, or of a command.
+ *
+ * Under QEMU's -icount shift=0 one nanosecond of the virtual counter is one
+ * executed instruction, of the kernel and of user space together; while the
+ * processor is idle the counter skips to the next event.
+ *
+ * As process 1 (init=/usr/lib/tests/linear-map/instructions) this reads the
+ * counter, which began at reset, puts it into the environment as
+ * BOOT_INSTRUCTIONS and becomes /init.
+ *
+ * As "instructions COMMAND [ARGUMENT...]" it runs the command, prints
+ * instructions=N without the time the processor was idle, and exits with the
+ * command's status.  For machines with one processor.
+ */
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define INIT	"/init"
+
+/* The virtual counter, in nanoseconds. */
+static uint64_t now(void)
+{
+	uint64_t count, frequency;
+
+	asm volatile("isb; mrs %0, cntvct_el0" : "=r" (count) : : "memory");
+	asm volatile("mrs %0, cntfrq_el0" : "=r" (frequency));
+	return (unsigned __int128)count * 1000000000 / frequency;
+}
+
+/* How long the processor has been idle since boot, in nanoseconds. */
+static uint64_t idle(void)
+{
+	FILE *file = fopen("/proc/timer_list", "r");
+	uint64_t total = 0, value;
+	char line[256];
+	int found = 0;
+
+	while (file && fgets(line, sizeof(line), file)) {
+		/* Waiting for a disk is idle time of its own. */
+		if (sscanf(line, " .idle_sleeptime : %lu", &value) == 1 ||
+		    sscanf(line, " .iowait_sleeptime : %lu", &value) == 1) {
+			total += value;
+			found++;
+		}
+	}
+	if (found != 2) {
+		fprintf(stderr, "/proc/timer_list tells no idle time of one processor\n");
+		exit(125);
+	}
+	fclose(file);
+	return total;
+}
+
+static int count(char *command[])
+{
+	uint64_t idle_before, start, end, idle_after;
+	int status;
+	pid_t pid;
+
+	fflush(NULL);
+	idle_before = idle();
+	start = now();
+	pid = fork();
+	if (pid == 0) {
+		execvp(command[0], command);
+		fprintf(stderr, "%s: %s\n", command[0], strerror(errno));
+		_exit(127);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid) {
+		perror("instructions");
+		return 125;
+	}
+	end = now();
+	idle_after = idle();
+	printf("instructions=%lu\n", end - start - (idle_after - idle_before));
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static int boot(void)
+{
+	uint64_t reached = now();
+	char text[32];
+
+	snprintf(text, sizeof(text), "%lu", reached);
+	setenv("BOOT_INSTRUCTIONS", text, 1);
+	execl(INIT, INIT, (char *)NULL);
+	perror(INIT);
+	return 127;
+}
+
+int main(int argc, char *argv[])
+{
+	if (getpid() == 1)
+		return boot();
+	if (argc < 2) {
+		fprintf(stderr, "usage: instructions COMMAND [ARGUMENT...]\n");
+		return 125;
+	}
+	return count(argv + 1);
+}

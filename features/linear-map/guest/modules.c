@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The linear alias of a module's text and read-only data is read-only for as
+ * long as the module is there.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+#include "kselftest_harness.h"
+
+#include "dump.h"
+#include "module.h"
+
+#undef TEST_TIMEOUT_DEFAULT
+#define TEST_TIMEOUT_DEFAULT	300
+
+#define ROUNDS	50
+
+FIXTURE(modules) {
+	int fds[NR_MODULES];
+	struct dump before;
+};
+
+FIXTURE_SETUP(modules)
+{
+	int i;
+
+	for (i = 0; i < NR_MODULES; i++) {
+		self->fds[i] = module_open(module_names[i]);
+		if (self->fds[i] < 0)
+			SKIP(return, "no module %s", module_names[i]);
+		/* What a first time leaves behind is no leak. */
+		ASSERT_EQ(0, module_load(self->fds[i]))
+			TH_LOG("%s: %s", module_names[i], strerror(errno));
+		ASSERT_EQ(0, module_unload(module_names[i]))
+			TH_LOG("%s: %s", module_names[i], strerror(errno));
+	}
+	sleep(1);
+	dump_read(&self->before);
+}
+
+FIXTURE_TEARDOWN(modules)
+{
+	dump_free(&self->before);
+}
+
+TEST_F(modules, have_a_read_only_alias)
+{
+	unsigned long in_areas, in_linear_map = 0;
+	struct dump during;
+	int i, tries;
+
+	for (i = 0; i < NR_MODULES; i++) {
+		ASSERT_EQ(0, module_load(self->fds[i]));
+		/* The parts that only the start needs are freed a little later. */
+		for (tries = 0; tries < 50; tries++) {
+			dump_read(&during);
+			in_areas = during.areas_read_only - self->before.areas_read_only;
+			in_linear_map = during.read_only - self->before.read_only;
+			dump_free(&during);
+			if (in_areas == in_linear_map)
+				break;
+			usleep(100000);
+		}
+		/* At least a page of text and one of data. */
+		EXPECT_GE(in_linear_map, 2 * sysconf(_SC_PAGESIZE));
+		EXPECT_EQ(in_areas, in_linear_map)
+			TH_LOG("%s", module_names[i]);
+		ASSERT_EQ(0, module_unload(module_names[i]))
+			TH_LOG("%s: %s", module_names[i], strerror(errno));
+		EXPECT_TRUE(dump_returns_to(&self->before))
+			TH_LOG("%s", module_names[i]);
+	}
+}
+
+TEST_F(modules, leave_nothing_else_read_only)
+{
+	struct dump during;
+	int i;
+
+	for (i = 0; i < NR_MODULES; i++)
+		ASSERT_EQ(0, module_load(self->fds[i]));
+	dump_read(&during);
+	EXPECT_EQ(self->before.mapped, during.mapped);
+	EXPECT_EQ(0, during.executable);
+	dump_free(&during);
+	for (i = 0; i < NR_MODULES; i++)
+		ASSERT_EQ(0, module_unload(module_names[i]))
+			TH_LOG("%s: %s", module_names[i], strerror(errno));
+	EXPECT_TRUE(dump_returns_to(&self->before));
+}
+
+struct worker {
+	pthread_t thread;
+	const char *name;
+	int fd;
+	int loads;
+	int error;
+};
+
+/* Two workers have the same module, so one may find it there, or gone, or going. */
+static void *churn(void *data)
+{
+	struct worker *worker = data;
+	int round;
+
+	for (round = 0; round < ROUNDS; round++) {
+		if (!module_load(worker->fd))
+			worker->loads++;
+		else if (errno != EEXIST && errno != EBUSY)
+			worker->error = errno;
+		if (module_unload(worker->name) && errno != ENOENT && errno != EBUSY)
+			worker->error = errno;
+	}
+	return NULL;
+}
+
+TEST_F(modules, come_and_go_on_all_cpus)
+{
+	enum { WORKERS = 2 * NR_MODULES };
+	struct worker workers[WORKERS] = { 0 };
+	int i;
+
+	for (i = 0; i < WORKERS; i++) {
+		workers[i].name = module_names[i % NR_MODULES];
+		workers[i].fd = self->fds[i % NR_MODULES];
+		ASSERT_EQ(0, pthread_create(&workers[i].thread, NULL, churn, workers + i));
+	}
+	for (i = 0; i < WORKERS; i++) {
+		pthread_join(workers[i].thread, NULL);
+		EXPECT_EQ(0, workers[i].error)
+			TH_LOG("%s: %s", workers[i].name, strerror(workers[i].error));
+	}
+	for (i = 0; i < NR_MODULES; i++) {
+		EXPECT_GE(workers[i].loads + workers[i + NR_MODULES].loads, ROUNDS / 5);
+		module_unload(module_names[i]);
+	}
+	EXPECT_TRUE(dump_returns_to(&self->before));
+}
+
+TEST_HARNESS_MAIN

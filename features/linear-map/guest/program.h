@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* BPF programs of any length that return what they are told to. */
+#ifndef PROGRAM_H
+#define PROGRAM_H
+
+#include <linux/bpf.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* In instructions. */
+#define PROGRAM_SHORTEST	2
+#define PROGRAM_LONGEST	4000
+
+/*
+ * Load a program of so many instructions: the last two return the value, the
+ * others do nothing.  A descriptor, or -1 and errno.
+ */
+static inline int program_load(int length, int value)
+{
+	static __thread struct bpf_insn code[PROGRAM_LONGEST];
+	static const char license[] = "GPL";
+	union bpf_attr attr = { 0 };
+	int i;
+
+	for (i = 0; i < length; i++) {
+		/* r0 = value */
+		code[i] = (struct bpf_insn){ .code = BPF_ALU64 | BPF_MOV | BPF_K, .imm = value };
+	}
+	code[length - 1] = (struct bpf_insn){ .code = BPF_JMP | BPF_EXIT };
+	attr.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
+	attr.insns = (unsigned long)code;
+	attr.insn_cnt = length;
+	attr.license = (unsigned long)license;
+	return syscall(__NR_bpf, BPF_PROG_LOAD, &attr, sizeof(attr));
+}
+
+/* Run a program once; what it returned, or -1 and errno. */
+static inline int program_run(int fd)
+{
+	char packet[64] = { 0 };
+	union bpf_attr attr = { 0 };
+
+	attr.test.prog_fd = fd;
+	attr.test.data_in = (unsigned long)packet;
+	attr.test.data_size_in = sizeof(packet);
+	attr.test.repeat = 1;
+	if (syscall(__NR_bpf, BPF_PROG_TEST_RUN, &attr, sizeof(attr)))
+		return -1;
+	return attr.test.retval;
+}
+
+/* How long the machine code of a program is; 0 if it is interpreted. */
+static inline int program_machine_code(int fd)
+{
+	struct bpf_prog_info info = { 0 };
+	union bpf_attr attr = { 0 };
+
+	attr.info.bpf_fd = fd;
+	attr.info.info_len = sizeof(info);
+	attr.info.info = (unsigned long)&info;
+	if (syscall(__NR_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)))
+		return -1;
+	return info.jited_prog_len;
+}
+
+#endif /* PROGRAM_H */

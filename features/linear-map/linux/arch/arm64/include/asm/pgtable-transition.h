@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Is a change of a valid kernel page-table entry legal? See
+ * arch/arm64/mm/pgtable_transition.c.
+ */
+#ifndef __ASM_PGTABLE_TRANSITION_H
+#define __ASM_PGTABLE_TRANSITION_H
+
+#include <linux/types.h>
+
+#ifdef CONFIG_ARM64_PGTABLE_TRANSITION_CHECK
+
+#include <linux/jump_label.h>
+
+DECLARE_STATIC_KEY_FALSE(pgtable_transition_key);
+
+const char *pgtable_transition_error(u64 old, u64 new, unsigned int shift, bool bbml2,
+				     bool paused);
+void __check_pgtable_transition(const void *entry, u64 old, u64 new, unsigned int shift);
+void pgtable_transition_pause(void);
+void pgtable_transition_resume(void);
+
+/*
+ * To be called before an entry is written; @shift says how much the entry maps. Only
+ * changes from valid to valid can be wrong.
+ */
+#define check_pgtable_transition(entry, new, shift)				\
+do {										\
+	if (static_branch_unlikely(&pgtable_transition_key)) {			\
+		u64 __old = READ_ONCE(*(const u64 *)(entry));			\
+										\
+		if ((__old & (new) & 1) && __old != (new))			\
+			__check_pgtable_transition(entry, __old, new, shift);	\
+	}									\
+} while (0)
+
+#else
+
+#define check_pgtable_transition(entry, new, shift)	do { } while (0)
+
+static inline void pgtable_transition_pause(void) { }
+static inline void pgtable_transition_resume(void) { }
+
+#endif /* CONFIG_ARM64_PGTABLE_TRANSITION_CHECK */
+
+#endif /* __ASM_PGTABLE_TRANSITION_H */

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Folding the linear map back into large leaves.
+ *
+ * A change of permission splits the linear map (see linear_map.c). When the memory gets
+ * its default permission back, because a module was unloaded, a BPF program freed or
+ * secret memory closed, leaves that are alike again are folded: pages into contiguous
+ * ranges, pages into blocks, blocks into contiguous ranges, blocks into larger blocks.
+ * Tables that are no longer needed are freed.
+ *
+ * It is done lazily, by a worker: whoever gives back memory says where, and the worker
+ * goes through the window of all such places a while later. It does a bounded piece of work at a time and then lets permission changes pass. The
+ * window is the only state there is, so nothing is allocated to remember a place, and no
+ * place can be forgotten. Blocks are passed over in one step each, and almost all of the
+ * map is blocks.
+ *
+ * Only memory with the default permission is folded, although read-only pages could be,
+ * too. So a leaf with another permission never reaches beyond the memory of its one
+ * owner, and giving that back can never fail for want of a table.
+ *
+ * Only tables from the page allocator are freed. What the boot code has painted with
+ * smaller leaves than it might have is left as it is.
+ *
+ * Folding changes the size of a live mapping without break-before-make, as splitting
+ * does, and needs BBM level 2 like it. The new entry translates like the old ones did, so
+ * nobody can tell when a TLB changes over. But a TLB may hold the table that is no longer
+ * there, and the entries read from it, so the whole range is invalidated before the
+ * table is given back. Who walks the tables in software is kept out or waited for:
+ *
+ *  - page-table dumps hold the mmap lock of init_mm, memory hotplug its own lock;
+ *  - permission changes hold linear_map_fold_sem;
+ *  - lockless walkers have interrupts or preemption off, and the table is freed only
+ *    after an RCU grace period.
+ */
+#include <linux/init.h>
+#include <linux/kfence.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mm.h>
+#include <linux/mmzone.h>
+#include <linux/module.h>
+#include <linux/rcupdate.h>
+#include <linux/spinlock.h>
+#include <linux/vmstat.h>
+#include <linux/workqueue.h>
+
+#include <asm/bbml2.h>
+#include <asm/tlbflush.h>
+
+#include "linear_map.h"
+
+#include <trace/events/linear_map.h>
+
+#undef MODULE_PARAM_PREFIX
+#define MODULE_PARAM_PREFIX "linear_map."
+
+static bool fold = true;
+
+static unsigned int fold_delay_ms = 1000;
+module_param(fold_delay_ms, uint, 0644);
+MODULE_PARM_DESC(fold_delay_ms, "Fold so many milliseconds after memory was given back (default: 1000)");
+
+/* How many entries the worker reads before it lets others pass, and for how long. */
+#define FOLD_BUDGET	(8 * PTRS_PER_PTE)
+#define FOLD_PAUSE	msecs_to_jiffies(10)
+
+/* Where something was given back since the worker last went by. */
+static unsigned long window_start = ULONG_MAX;
+static unsigned long window_end;
+static DEFINE_RAW_SPINLOCK(window_lock);
+
+static void fold_work_fn(struct work_struct *work);
+static DECLARE_DELAYED_WORK(fold_work, fold_work_fn);
+
+/* What the worker has taken from the window and still has to go through. */
+static unsigned long todo_start, todo_end;
+
+/*
+ * The largest leaf that folding can make: the unit that the window is rounded to, so
+ * that the worker gets to the last piece of every leaf that may be complete again.
+ */
+static unsigned long largest_leaf(void)
+{
+	return pud_sect_supported() ? PUD_SIZE : CONT_PMD_SIZE;
+}
+
+/**
+ * linear_map_fold_later() - memory got its default permission back
+ * @start: its first linear address
+ * @end: the address after it
+ *
+ * Context: any.
+ */
+void linear_map_fold_later(unsigned long start, unsigned long end)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&window_lock, flags);
+	window_start = min(window_start, round_down(start, largest_leaf()));
+	window_end = max(window_end, round_up(end, largest_leaf()));
+	raw_spin_unlock_irqrestore(&window_lock, flags);
+
+	if (fold)
+		queue_delayed_work(system_freezable_wq, &fold_work,
+				   msecs_to_jiffies(fold_delay_ms));
+}
+
+
+static void free_table_rcu(struct rcu_head *head)
+{
+	pagetable_free(container_of(head, struct ptdesc, pt_rcu_head));
+}
+
+/* May a table be freed? One that was made at boot came from memblock. */
+static bool table_is_ours(void *table)
+{
+	return !PageReserved(virt_to_page(table));
+}
+
+/* Does somebody change permissions here where he cannot wait? */
+static bool is_pinned(unsigned long start, unsigned long end)
+{
+#ifdef CONFIG_KFENCE
+	unsigned long pool = (unsigned long)READ_ONCE(__kfence_pool);
+
+	if (pool && start < pool + KFENCE_POOL_SIZE && end > pool)
+		return true;
+#endif
+	return false;
+}
+
+/*
+ * Memory that was added later may be removed again, section by section: do not put it
+ * into leaves that it would have to be cut out of.
+ */
+static bool is_boot_memory(unsigned long start, unsigned long end)
+{
+	unsigned long pfn;
+
+	if (!IS_ENABLED(CONFIG_MEMORY_HOTREMOVE) || end - start <= 1UL << PA_SECTION_SHIFT)
+		return true;
+
+	for (pfn = PHYS_PFN(__pa(start)); pfn < PHYS_PFN(__pa(end)); pfn += PAGES_PER_SECTION) {
+		struct mem_section *ms = __pfn_to_section(pfn);
+
+		if (!ms || !early_section(ms))
+			return false;
+	}
+
+	return true;
+}
+
+/*
+ * Are these entries leaves of a size that together map a range of the linear map with
+ * the default permission, and all of it?
+ */
+static bool all_default(enum leaf_size size, void *table, unsigned int nr, unsigned long start)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		unsigned long addr = start + i * leaf_bytes(size);
+		pteval_t desc = size == LEAF_PTE ? pte_val(__ptep_get((pte_t *)table + i)) :
+				pmd_val(READ_ONCE(((pmd_t *)table)[i]));
+
+		/* Contiguous or not, a piece of the same leaf. */
+		if ((desc & ~PTE_CONT) != linear_map_default_desc(addr, size))
+			return false;
+	}
+
+	return true;
+}
+
+static void count_fold(enum leaf_size size, unsigned long start)
+{
+	linear_map_count(size, leaf_bytes(size));
+	count_vm_event(LINEAR_MAP_FOLD_CONT_PTE + size - LEAF_CONT_PTE);
+	trace_linear_map_fold(start, leaf_bytes(size));
+}
+
+/* Take the leaves that a table or a contiguous range consists of out of the count. */
+static void uncount(enum leaf_size size, void *table, unsigned int nr)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		bool cont = size == LEAF_PTE ? pte_cont(__ptep_get((pte_t *)table + i)) :
+			    pmd_cont(READ_ONCE(((pmd_t *)table)[i]));
+
+		linear_map_count(cont ? size + 1 : size, -(long)leaf_bytes(size));
+	}
+}
+
+/*
+ * Fold a table into one block, if all of it is alike.
+ *
+ * One entry is replaced that is live: by BBM level 2 it may go from table to block
+ * directly, as both translate every address alike. Then the TLBs are rid of the table:
+ * the invalidation by every address of the range, of the last level, removes what was
+ * read from it, and the one that is not limited to the last level removes the table
+ * itself from the walk caches. Only then is it given to RCU.
+ */
+static bool fold_table(enum leaf_size size, void *entry, void *table, unsigned long start)
+{
+	enum leaf_size piece = size == LEAF_PUD ? LEAF_PMD : LEAF_PTE;
+	unsigned long end = start + leaf_bytes(size);
+
+	if (!table_is_ours(table) || is_pinned(start, end) || !is_boot_memory(start, end) ||
+	    !all_default(piece, table, PTRS_PER_PTE, start))
+		return false;
+
+	uncount(piece, table, PTRS_PER_PTE);
+	set_kernel_leaf(size, entry, linear_map_default_desc(start, size));
+	flush_tlb_kernel_range(start, end);
+	__flush_tlb_kernel_pgtable(start);
+	call_rcu(&virt_to_ptdesc(table)->pt_rcu_head, free_table_rcu);
+	count_fold(size, start);
+
+	return true;
+}
+
+/*
+ * Fold the entries of a contiguous range, if they are alike and not yet contiguous.
+ *
+ * All of them are live. That some have the contiguous bit and some do not is a change of
+ * size in progress, which BBM level 2 allows.
+ */
+static void fold_contiguous(enum leaf_size size, void *entry, unsigned long start)
+{
+	unsigned long end = start + leaf_bytes(size);
+	pteval_t desc = linear_map_default_desc(start, size);
+	enum leaf_size piece = size - 1;
+	unsigned int nr = leaf_bytes(size) / leaf_bytes(piece);
+	pteval_t first = piece == LEAF_PTE ? pte_val(__ptep_get(entry)) :
+			 pmd_val(READ_ONCE(*(pmd_t *)entry));
+
+	if (first == desc || is_pinned(start, end) || !is_boot_memory(start, end) ||
+	    !all_default(piece, entry, nr, start))
+		return;
+
+	uncount(piece, entry, nr);
+	set_kernel_leaf(size, entry, desc);
+	flush_tlb_kernel_range(start, end);
+	count_fold(size, start);
+}
+
+/* Go through a table of pages. */
+static void fold_ptes(pmd_t *pmdp, unsigned long start)
+{
+	pte_t *table = pte_offset_kernel(pmdp, start);
+	unsigned int i;
+
+	if (fold_table(LEAF_PMD, pmdp, table, start))
+		return;
+
+	for (i = 0; i < PTRS_PER_PTE; i += CONT_PTES)
+		fold_contiguous(LEAF_CONT_PTE, table + i, start + i * PAGE_SIZE);
+}
+
+/*
+ * Go through what one PMD entry maps. If it is the last of a larger leaf that all of its
+ * entries may now make up, fold these. Return the address to go on from.
+ */
+static unsigned long fold_step(unsigned long addr, long *budget)
+{
+	unsigned long next = addr + PMD_SIZE;
+	pgd_t *pgdp = pgd_offset_k(addr);
+	p4d_t *p4dp;
+	pud_t *pudp;
+	pmd_t *pmdp;
+
+	--*budget;
+	if (pgd_none(READ_ONCE(*pgdp)))
+		return round_down(addr, largest_leaf()) + largest_leaf();
+	p4dp = p4d_offset(pgdp, addr);
+	if (p4d_none(READ_ONCE(*p4dp)))
+		return round_down(addr, largest_leaf()) + largest_leaf();
+	pudp = pud_offset(p4dp, addr);
+	if (pud_none(READ_ONCE(*pudp)) || pud_leaf(READ_ONCE(*pudp)))
+		return round_down(addr, largest_leaf()) + largest_leaf();
+
+	pmdp = pmd_offset(pudp, addr);
+	if (!pmd_none(READ_ONCE(*pmdp)) && !pmd_leaf(READ_ONCE(*pmdp))) {
+		*budget -= PTRS_PER_PTE;
+		fold_ptes(pmdp, addr);
+	}
+
+	if (IS_ALIGNED(next, CONT_PMD_SIZE)) {
+		*budget -= CONT_PMDS;
+		fold_contiguous(LEAF_CONT_PMD, pmdp - (CONT_PMDS - 1), next - CONT_PMD_SIZE);
+	}
+
+	if (pud_sect_supported() && IS_ALIGNED(next, PUD_SIZE)) {
+		*budget -= PTRS_PER_PMD;
+		fold_table(LEAF_PUD, pudp, pmdp - (PTRS_PER_PMD - 1), next - PUD_SIZE);
+	}
+
+	return next;
+}
+
+/* Take over the window, if there is one. */
+static bool take_window(void)
+{
+	bool any;
+
+	raw_spin_lock_irq(&window_lock);
+	any = window_start < window_end;
+	if (any) {
+		todo_start = window_start;
+		todo_end = window_end;
+		window_start = ULONG_MAX;
+		window_end = 0;
+	}
+	raw_spin_unlock_irq(&window_lock);
+
+	return any;
+}
+
+static void fold_work_fn(struct work_struct *work)
+{
+	long budget = FOLD_BUDGET;
+
+	if (!fold || linear_map_mode != LINEAR_MAP_LIVE || !system_supports_bbml2_noabort())
+		return;
+	if (todo_start >= todo_end && !take_window())
+		return;
+
+	get_online_mems();
+	mmap_write_lock(&init_mm);
+	down_write(&linear_map_fold_sem);
+	while (todo_start < todo_end && budget > 0)
+		todo_start = fold_step(todo_start, &budget);
+	up_write(&linear_map_fold_sem);
+	mmap_write_unlock(&init_mm);
+	put_online_mems();
+
+	if (todo_start < todo_end)
+		queue_delayed_work(system_freezable_wq, &fold_work, FOLD_PAUSE);
+	else if (window_start < window_end)
+		queue_delayed_work(system_freezable_wq, &fold_work,
+				   msecs_to_jiffies(fold_delay_ms));
+}
+
+/**
+ * linear_map_fold_enable() - allow or forbid folding
+ * @enable: which
+ *
+ * When it returns after forbidding, nothing is being folded.
+ *
+ * Context: process context, may sleep.
+ * Return: whether it was allowed before.
+ */
+bool linear_map_fold_enable(bool enable)
+{
+	bool before = fold;
+
+	fold = enable;
+	if (!enable)
+		cancel_delayed_work_sync(&fold_work);
+	else
+		queue_delayed_work(system_freezable_wq, &fold_work,
+				   msecs_to_jiffies(fold_delay_ms));
+
+	return before;
+}
+
+/**
+ * linear_map_fold_now() - fold all that can be folded
+ *
+ * Context: process context, may sleep. Folding is allowed.
+ */
+void linear_map_fold_now(void)
+{
+	do {
+		mod_delayed_work(system_freezable_wq, &fold_work, 0);
+		flush_delayed_work(&fold_work);
+	} while (todo_start < todo_end || window_start < window_end);
+}
+
+static int set_fold(const char *val, const struct kernel_param *kp)
+{
+	bool enable;
+	int ret = kstrtobool(val, &enable);
+
+	if (ret)
+		return ret;
+
+	/* On the command line: there is nothing to stop or to start yet. */
+	if (system_state < SYSTEM_SCHEDULING)
+		fold = enable;
+	else
+		linear_map_fold_enable(enable);
+
+	return 0;
+}
+
+static const struct kernel_param_ops fold_ops = {
+	.set = set_fold,
+	.get = param_get_bool,
+};
+module_param_cb(fold, &fold_ops, &fold, 0644);
+MODULE_PARM_DESC(fold, "Fold the linear map back into large leaves (default: yes)");

@@ -1,0 +1,518 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * KUnit tests of the linear map in blocks: splitting, changing, folding back.
+ *
+ * They work on memory of their own, taken in large contiguous pieces, whose part of the
+ * live linear map they split. Where the system does not split, they are skipped.
+ */
+#include <kunit/test.h>
+
+#include <linux/delay.h>
+#include <linux/gfp.h>
+#include <linux/kfence.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/prandom.h>
+#include <linux/set_memory.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+#include <linux/vmstat.h>
+
+#include <asm/bbml2.h>
+#include <asm/cputype.h>
+#include <asm/linear_map.h>
+#include <asm/sections.h>
+#include <asm/tlbflush.h>
+
+#include "linear_map.h"
+
+/* What the hardware translates an address to, if it may be read; or -1. */
+static phys_addr_t hardware_pa(unsigned long addr)
+{
+	unsigned long flags;
+	u64 par;
+
+	local_irq_save(flags);
+	asm volatile("at s1e1r, %0" : : "r" (addr));
+	isb();
+	par = read_sysreg_par();
+	local_irq_restore(flags);
+
+	if (par & SYS_PAR_EL1_F)
+		return -1;
+
+	return (par & GENMASK_ULL(51, 12)) | (addr & ~PAGE_MASK & GENMASK(11, 0));
+}
+
+/* A piece of the linear map, and its mapping when the test began. */
+struct region {
+	struct page *pages;
+	unsigned long start;
+	unsigned long size;
+};
+
+static void free_region(void *data)
+{
+	struct region *region = data;
+
+	linear_map_change(region->start, region->size, PTE_VALID | PTE_WRITE, PTE_RDONLY);
+	flush_tlb_kernel_range(region->start, region->start + region->size);
+	free_contig_range(page_to_pfn(region->pages), region->size / PAGE_SIZE);
+}
+
+/* Take memory, aligned to its size, that is mapped with leaves of at most @largest. */
+static struct region *take_region(struct kunit *test, unsigned long size,
+				  enum leaf_size largest)
+{
+	struct region *region = kunit_kzalloc(test, sizeof(*region), GFP_KERNEL);
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	if (linear_map_mode != LINEAR_MAP_LIVE || !system_supports_bbml2_noabort())
+		kunit_skip(test, "the linear map is not split on this system");
+
+	KUNIT_ASSERT_NOT_NULL(test, region);
+	region->size = size;
+	region->pages = alloc_contig_pages(size / PAGE_SIZE, GFP_KERNEL | __GFP_NOWARN,
+					   first_online_node, NULL);
+	if (!region->pages)
+		kunit_skip(test, "no %lu MiB of contiguous memory", size / SZ_1M);
+	region->start = (unsigned long)page_address(region->pages);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, free_region, region), 0);
+	KUNIT_ASSERT_TRUE(test, IS_ALIGNED(region->start, size));
+
+	/* A leaf that has to end after a smaller piece than it maps is split. */
+	for (addr = region->start; addr < region->start + size; ) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		if (leaf.start == addr && leaf.size <= largest)
+			addr += leaf_bytes(leaf.size);
+		else if (leaf.start == addr)
+			KUNIT_ASSERT_EQ(test, split_kernel_leaf(addr + leaf_bytes(leaf.size - 1)),
+					0);
+		else
+			KUNIT_ASSERT_EQ(test, split_kernel_leaf(addr), 0);
+	}
+
+	return region;
+}
+
+/* Count the leaves of a region by size. */
+static void histogram(struct kunit *test, const struct region *region,
+		      unsigned int count[NR_LEAF_SIZES])
+{
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	memset(count, 0, NR_LEAF_SIZES * sizeof(*count));
+	for (addr = region->start; addr < region->start + region->size;
+	     addr = leaf.start + leaf_bytes(leaf.size)) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		count[leaf.size]++;
+	}
+}
+
+/*
+ * The example of the design: 8 MiB of 2 MiB blocks, from which [2052K, 6208K) is cut
+ * out. With other page sizes the numbers differ, so it is for 4 KiB pages.
+ */
+static void splits_only_at_the_ends(struct kunit *test)
+{
+	struct region *region;
+	unsigned int count[NR_LEAF_SIZES];
+
+	if (PAGE_SIZE != SZ_4K)
+		kunit_skip(test, "for 4 KiB pages");
+	region = take_region(test, SZ_8M, LEAF_PMD);
+	histogram(test, region, count);
+	KUNIT_ASSERT_EQ(test, count[LEAF_PMD], 4);
+
+	KUNIT_EXPECT_EQ(test, split_kernel_leaf(region->start + 2052 * SZ_1K), 0);
+	KUNIT_EXPECT_EQ(test, split_kernel_leaf(region->start + 6208 * SZ_1K), 0);
+
+	histogram(test, region, count);
+	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 2);
+	KUNIT_EXPECT_EQ(test, count[LEAF_PTE], 16);
+	KUNIT_EXPECT_EQ(test, count[LEAF_CONT_PTE], 31 + 32);
+	KUNIT_EXPECT_EQ(test, count[LEAF_CONT_PMD], 0);
+}
+
+static void leaf_start_needs_no_split(struct kunit *test)
+{
+	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
+	unsigned int count[NR_LEAF_SIZES];
+
+	KUNIT_EXPECT_EQ(test, split_kernel_leaf(region->start), 0);
+	histogram(test, region, count);
+	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 1);
+}
+
+static void unmapped_is_an_error(struct kunit *test)
+{
+	take_region(test, PMD_SIZE, LEAF_PUD);
+
+	/* The guard page between the linear map and what follows it. */
+	KUNIT_EXPECT_EQ(test, split_kernel_leaf(VMEMMAP_END + PAGE_SIZE), -EINVAL);
+	KUNIT_EXPECT_EQ(test, linear_map_change(VMEMMAP_END, PAGE_SIZE, PTE_RDONLY, PTE_WRITE),
+			-EINVAL);
+}
+
+/*
+ * The property test: random splits and changes against a model that knows, for each
+ * page, its permission, and for each address, whether somebody asked for a boundary
+ * there.
+ */
+struct model {
+	unsigned long nr;
+	enum leaf_size *initial;	/* size of leaf when the test began, by page */
+	bool *boundary;
+	bool *read_only;
+};
+
+/* The largest leaf around a page that no boundary cuts. */
+static enum leaf_size expected_size(const struct model *model, unsigned long page)
+{
+	enum leaf_size size;
+
+	for (size = model->initial[page]; size > LEAF_PTE; size--) {
+		unsigned long nr = leaf_bytes(size) / PAGE_SIZE;
+		unsigned long first = round_down(page, nr), i;
+
+		for (i = first + 1; i < first + nr && !model->boundary[i]; i++)
+			;
+		if (i == first + nr)
+			break;
+	}
+
+	return size;
+}
+
+static void compare(struct kunit *test, const struct region *region, const struct model *model,
+		    const char *when, unsigned int round)
+{
+	unsigned long page, addr;
+
+	for (page = 0; page < model->nr; page++) {
+		struct kernel_leaf leaf;
+		pteval_t expected;
+
+		addr = region->start + page * PAGE_SIZE;
+		if (!find_kernel_leaf(addr, &leaf)) {
+			KUNIT_FAIL(test, "%s %u: page %lu is not mapped", when, round, page);
+			return;
+		}
+
+		/* The same address, and the same attributes but for what was changed. */
+		expected = linear_map_default_desc(leaf.start, leaf.size);
+		if (model->read_only[page])
+			expected = (expected & ~PTE_WRITE) | PTE_RDONLY;
+		if (leaf.desc != expected || leaf.size != expected_size(model, page)) {
+			KUNIT_FAIL(test, "%s %u: page %lu: size %d, not %d; descriptor %llx, not %llx",
+				   when, round, page, leaf.size, expected_size(model, page),
+				   leaf.desc, expected);
+			return;
+		}
+		if (hardware_pa(addr) != __virt_to_phys(addr)) {
+			KUNIT_FAIL(test, "%s %u: page %lu translates to another address", when,
+				   round, page);
+			return;
+		}
+	}
+}
+
+static void random_splits_match_a_model(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PMD);
+	struct rnd_state rnd;
+	struct model model = { .nr = region->size / PAGE_SIZE };
+	unsigned int round;
+	unsigned long page;
+
+	model.initial = kunit_kcalloc(test, model.nr, sizeof(*model.initial), GFP_KERNEL);
+	model.boundary = kunit_kcalloc(test, model.nr + 1, sizeof(bool), GFP_KERNEL);
+	model.read_only = kunit_kcalloc(test, model.nr, sizeof(bool), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, model.initial);
+	KUNIT_ASSERT_NOT_NULL(test, model.boundary);
+	KUNIT_ASSERT_NOT_NULL(test, model.read_only);
+
+	for (page = 0; page < model.nr; page++) {
+		struct kernel_leaf leaf;
+
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start + page * PAGE_SIZE, &leaf));
+		model.initial[page] = leaf.size;
+	}
+
+	prandom_seed_state(&rnd, 6);
+	compare(test, region, &model, "begin", 0);
+	for (round = 0; round < 60 && !test->status; round++) {
+		unsigned long first = prandom_u32_state(&rnd) % model.nr;
+		unsigned long most = min(model.nr - first, 1UL << prandom_u32_state(&rnd) % 12);
+		unsigned long nr = 1 + prandom_u32_state(&rnd) % most, i;
+		unsigned long start = region->start + first * PAGE_SIZE;
+		bool read_only = prandom_u32_state(&rnd) & 1;
+		bool at_start, at_end;
+
+		/* Where nothing changes at an end, nothing is split there. */
+		at_start = model.read_only[first] != read_only;
+		at_end = model.read_only[first + nr - 1] != read_only;
+		KUNIT_EXPECT_EQ(test, linear_map_change(start, nr * PAGE_SIZE,
+							read_only ? PTE_RDONLY : PTE_WRITE,
+							read_only ? PTE_WRITE : PTE_RDONLY), 0);
+		flush_tlb_kernel_range(start, start + nr * PAGE_SIZE);
+
+		model.boundary[first] |= at_start;
+		model.boundary[first + nr] |= at_end;
+		for (i = 0; i < nr; i++)
+			model.read_only[first + i] = read_only;
+		compare(test, region, &model, "round", round);
+	}
+}
+
+static void blocks_change_as_blocks(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PMD);
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	struct kernel_leaf leaf;
+
+	histogram(test, region, before);
+	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size, PTE_RDONLY,
+						PTE_WRITE), 0);
+	histogram(test, region, after);
+	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+	KUNIT_EXPECT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_EXPECT_TRUE(test, leaf.desc & PTE_RDONLY);
+}
+
+/* A whole block made invalid and valid again, and a part of it in between. */
+static void invalid_blocks_stay_leaves(struct kunit *test)
+{
+	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
+	unsigned long middle = region->start + PMD_SIZE / 2;
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size, 0, PTE_VALID), 0);
+	flush_tlb_kernel_range(region->start, region->start + region->size);
+	KUNIT_EXPECT_FALSE(test, linear_map_is_valid(region->start));
+	KUNIT_EXPECT_EQ(test, hardware_pa(region->start), (phys_addr_t)-1);
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(middle, PAGE_SIZE, PTE_VALID | PTE_WRITE,
+						PTE_RDONLY), 0);
+	KUNIT_EXPECT_TRUE(test, linear_map_is_valid(middle));
+	KUNIT_EXPECT_EQ(test, hardware_pa(middle), __virt_to_phys(middle));
+	KUNIT_EXPECT_FALSE(test, linear_map_is_valid(middle - PAGE_SIZE));
+	KUNIT_EXPECT_FALSE(test, linear_map_is_valid(middle + PAGE_SIZE));
+}
+
+static void default_is_folded_back(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	unsigned long bytes[NR_LEAF_SIZES], page = region->start + 5 * PAGE_SIZE;
+	enum leaf_size size;
+
+	/* Make it as large as it gets. */
+	linear_map_fold_enable(true);
+	linear_map_fold_later(region->start, region->start + region->size);
+	linear_map_fold_now();
+	histogram(test, region, before);
+	for (size = LEAF_PTE; size < NR_LEAF_SIZES; size++)
+		bytes[size] = linear_map_bytes(size);
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
+	linear_map_fold_later(region->start, region->start + region->size);
+	linear_map_fold_now();
+	histogram(test, region, after);
+	KUNIT_EXPECT_EQ_MSG(test, after[LEAF_PTE], CONT_PTES, "folded what is not alike");
+	KUNIT_EXPECT_EQ(test, hardware_pa(page), __virt_to_phys(page));
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_WRITE, PTE_RDONLY), 0);
+	flush_tlb_kernel_range(page, page + PAGE_SIZE);
+	linear_map_fold_now();
+	histogram(test, region, after);
+	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+	for (size = LEAF_PTE; size < NR_LEAF_SIZES; size++)
+		KUNIT_EXPECT_EQ(test, linear_map_bytes(size), bytes[size]);
+	KUNIT_EXPECT_EQ(test, hardware_pa(page), __virt_to_phys(page));
+}
+
+/* At most one table of each level for a page out of the largest leaf there is. */
+static void one_page_takes_few_tables(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
+	unsigned long page, before[NR_VM_EVENT_ITEMS], after[NR_VM_EVENT_ITEMS];
+	unsigned long puds, pmds;
+
+	linear_map_fold_enable(true);
+	linear_map_fold_later(region->start, region->start + region->size);
+	linear_map_fold_now();
+	linear_map_fold_enable(false);
+
+	page = region->start + 7 * PAGE_SIZE;
+	all_vm_events(before);
+	KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
+	all_vm_events(after);
+	puds = after[LINEAR_MAP_SPLIT_PUD] - before[LINEAR_MAP_SPLIT_PUD];
+	pmds = after[LINEAR_MAP_SPLIT_PMD] - before[LINEAR_MAP_SPLIT_PMD];
+	KUNIT_EXPECT_LE(test, puds, 1);
+	KUNIT_EXPECT_EQ(test, pmds, 1);
+}
+
+/* Try to write through the linear map, as an attacker or a stray pointer would. */
+static bool can_write(const void *addr)
+{
+	u32 value = *(const u32 *)addr;
+
+	return !copy_to_kernel_nofault((void *)addr, &value, sizeof(value));
+}
+
+static bool can_read(const void *addr)
+{
+	u32 value;
+
+	return !copy_from_kernel_nofault(&value, addr, sizeof(value));
+}
+
+static void image_alias_is_read_only(struct kunit *test)
+{
+	if (!rodata_full)
+		kunit_skip(test, "rodata=full is off");
+
+	KUNIT_EXPECT_FALSE(test, can_write(lm_alias(_stext)));
+	KUNIT_EXPECT_FALSE(test, can_write(lm_alias(__start_rodata)));
+	KUNIT_EXPECT_FALSE(test, can_write((void *)lm_alias(__init_begin) - PAGE_SIZE));
+	/* The test itself: what is not protected can be written. */
+	KUNIT_EXPECT_TRUE(test, can_write(lm_alias(_data)));
+}
+
+/* What module_memory does: memory from vmalloc that becomes read-only code. */
+static void vmalloc_alias_is_protected(struct kunit *test)
+{
+	unsigned int i, nr = 24;
+	struct vm_struct *area;
+	struct page *last;
+	void *code;
+
+	if (!rodata_full)
+		kunit_skip(test, "rodata=full is off");
+
+	code = vmalloc(nr * PAGE_SIZE);
+	KUNIT_ASSERT_NOT_NULL(test, code);
+	set_vm_flush_reset_perms(code);
+	area = find_vm_area(code);
+
+	KUNIT_EXPECT_EQ(test, set_memory_rox((unsigned long)code, nr), 0);
+	for (i = 0; i < nr; i++)
+		KUNIT_EXPECT_FALSE(test, can_write(page_address(area->pages[i])));
+
+	KUNIT_EXPECT_EQ(test, set_memory_nx((unsigned long)code, nr), 0);
+	KUNIT_EXPECT_EQ(test, set_memory_rw((unsigned long)code, nr / 2), 0);
+	for (i = 0; i < nr; i++)
+		KUNIT_EXPECT_EQ(test, can_write(page_address(area->pages[i])), i < nr / 2);
+
+	/* After it was freed the linear map has the default again. */
+	last = area->pages[nr - 1];
+	get_page(last);
+	vfree(code);
+	KUNIT_EXPECT_TRUE(test, can_write(page_address(last)));
+	put_page(last);
+}
+
+static void secret_page_is_gone(struct kunit *test)
+{
+	struct page *page;
+
+	if (!can_set_direct_map())
+		kunit_skip(test, "the linear map does not change");
+
+	page = alloc_page(GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, page);
+
+	/* As memfd_secret(2) does it. */
+	KUNIT_EXPECT_EQ(test, set_direct_map_invalid_noflush(page), 0);
+	flush_tlb_kernel_range((unsigned long)page_address(page),
+			       (unsigned long)page_address(page) + PAGE_SIZE);
+	KUNIT_EXPECT_FALSE(test, can_read(page_address(page)));
+	KUNIT_EXPECT_FALSE(test, kernel_page_present(page));
+
+	KUNIT_EXPECT_EQ(test, set_direct_map_default_noflush(page), 0);
+	KUNIT_EXPECT_TRUE(test, can_read(page_address(page)));
+	KUNIT_EXPECT_TRUE(test, can_write(page_address(page)));
+	KUNIT_EXPECT_TRUE(test, kernel_page_present(page));
+	__free_page(page);
+}
+
+/* Which implementations are trusted; the level-3 ID cannot be had from an emulator. */
+static void allow_list(struct kunit *test)
+{
+	static const struct {
+		u32 midr;
+		u64 bbm;
+		bool expected;
+	} cases[] = {
+		{ 0x410fd823, 2, true  },	/* Cortex-X4 r0p3 */
+		{ 0x410fd822, 2, false },
+		{ 0x411fd820, 2, true  },	/* r1p0 is later than r0p3 */
+		{ 0x410fd842, 2, true  },	/* Neoverse-V3 r0p2 */
+		{ 0x410fd841, 2, false },
+		{ 0x410fd832, 2, true  },	/* Neoverse-V3AE r0p2 */
+		{ 0x410fd831, 2, false },
+		{ 0x4e0f0100, 2, true  },	/* NVIDIA Olympus */
+		{ 0xc00fac30, 0, true  },	/* AmpereOne: the ID says 0 */
+		{ 0xc00fac40, 0, true  },	/* AmpereOne A */
+		{ 0x410fd880, 2, true  },	/* Cortex-A520AE */
+		{ 0x410fd4d0, 2, true  },	/* Cortex-A715 */
+		{ 0x410fd890, 2, true  },	/* Cortex-A720AE */
+		{ 0x410fd870, 2, true  },	/* Cortex-A725 */
+		{ 0x410fd8e0, 2, true  },	/* Neoverse-N3 */
+		{ 0x410fd490, 2, false },	/* Neoverse-N2: level 2, with aborts */
+		{ 0x410fd490, 3, true  },	/* level 3 needs no list */
+		{ 0x410fd490, 4, true  },
+	};
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(cases); i++)
+		KUNIT_EXPECT_EQ_MSG(test, arm64_has_bbml2_noabort(cases[i].midr,
+				    cases[i].bbm << ID_AA64MMFR2_EL1_BBM_SHIFT),
+				    cases[i].expected, "MIDR_EL1 %x, BBM %llu",
+				    cases[i].midr, cases[i].bbm);
+}
+
+/* Folding by the way would change what a test looks at. */
+static bool fold_before;
+
+static int stop_folding(struct kunit *test)
+{
+	fold_before = linear_map_fold_enable(false);
+
+	return 0;
+}
+
+static void resume_folding(struct kunit *test)
+{
+	linear_map_fold_enable(fold_before);
+}
+
+static struct kunit_case linear_map_cases[] = {
+	KUNIT_CASE(allow_list),
+	KUNIT_CASE(image_alias_is_read_only),
+	KUNIT_CASE(vmalloc_alias_is_protected),
+	KUNIT_CASE(secret_page_is_gone),
+	KUNIT_CASE(blocks_change_as_blocks),
+	KUNIT_CASE(invalid_blocks_stay_leaves),
+	KUNIT_CASE(default_is_folded_back),
+	KUNIT_CASE(one_page_takes_few_tables),
+	KUNIT_CASE(splits_only_at_the_ends),
+	KUNIT_CASE(leaf_start_needs_no_split),
+	KUNIT_CASE(unmapped_is_an_error),
+	KUNIT_CASE(random_splits_match_a_model),
+	{}
+};
+
+static struct kunit_suite linear_map_suite = {
+	.name = "linear_map",
+	.init = stop_folding,
+	.exit = resume_folding,
+	.test_cases = linear_map_cases,
+};
+kunit_test_suite(linear_map_suite);
+
+MODULE_DESCRIPTION("KUnit tests of the linear map in blocks");
+MODULE_LICENSE("GPL");

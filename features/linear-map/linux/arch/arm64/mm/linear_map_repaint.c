@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Back to pages, if a secondary CPU cannot live with sizes that change.
+ *
+ * The boot CPU has painted the linear map with blocks because it can split them live.
+ * When all CPUs have started, one may turn out to lack that. Then everything has to be
+ * mapped with pages after all, as if the boot CPU had lacked it, before the first
+ * permission of the linear map has to change.
+ *
+ * It is the boot CPU that splits, live, for it can. The others must not notice. To stop
+ * them is not enough: a CPU also translates what it speculates on, and where its stack
+ * is. So they wait in the ID map, with the empty table in TTBR1 (linear_map_park.S), and
+ * all TLBs are invalidated before they go on. The tables are allocated before anything
+ * is stopped. A failure is the end of the boot, and says so.
+ *
+ * It happens once, before user space, before any module, and before memory is added.
+ */
+#define pr_fmt(fmt) "linear map: " fmt
+
+#include <linux/init.h>
+#include <linux/list.h>
+#include <linux/memblock.h>
+#include <linux/mm.h>
+#include <linux/smp.h>
+#include <linux/stop_machine.h>
+
+#include <asm/bbml2.h>
+#include <asm/linear_map.h>
+#include <asm/mmu_context.h>
+#include <asm/pgalloc.h>
+#include <asm/pgtable-transition.h>
+#include <asm/sections.h>
+#include <asm/tlbflush.h>
+
+#include "linear_map.h"
+
+typedef void (park_fn)(u32 *parked);
+extern park_fn linear_map_park;
+extern u32 linear_map_parked;
+
+void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
+		    int level, pte_t *tbl, bool may_use_cont, u64 va_offset);
+
+static LIST_HEAD(tables);
+
+/**
+ * linear_map_map_park_flag() - let CPUs that wait in the ID map write their counter
+ *
+ * Context: the boot CPU, right after the ID map was made; memory comes from memblock.
+ */
+void __init linear_map_map_park_flag(void)
+{
+	u64 pa = __pa_symbol(&linear_map_parked);
+	u64 ptep;
+
+	/* Without other CPUs, or without blocks, nobody is going to be parked. */
+	if (linear_map_mode != LINEAR_MAP_LIVE)
+		return;
+
+	ptep = memblock_phys_alloc((IDMAP_LEVELS - 1) * PAGE_SIZE, PAGE_SIZE);
+	if (!ptep)
+		panic("linear map: no memory to map %s\n", "linear_map_parked");
+	memset(__va(ptep), 0, (IDMAP_LEVELS - 1) * PAGE_SIZE);
+
+	__pi_map_range(&ptep, pa, pa + sizeof(linear_map_parked), pa, PAGE_KERNEL,
+		       IDMAP_ROOT_LEVEL, (pte_t *)idmap_pg_dir, false,
+		       __phys_to_virt(ptep) - ptep);
+}
+
+/* Allocate as many tables as it takes to map everything with pages. */
+static void __init allocate_tables(void)
+{
+	unsigned long blocks = linear_map_bytes(LEAF_PMD) + linear_map_bytes(LEAF_CONT_PMD);
+	unsigned long nr = blocks / PMD_SIZE;
+	unsigned long i;
+
+	blocks = linear_map_bytes(LEAF_PUD);
+	nr += blocks / PUD_SIZE + blocks / PMD_SIZE;
+
+	for (i = 0; i < nr; i++) {
+		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL, 0);
+
+		if (!table)
+			panic("linear map: no memory to repaint it with pages (table %lu of %lu)\n",
+			      i, nr);
+		list_add(&table->pt_list, &tables);
+	}
+}
+
+static void *__init take_table(void)
+{
+	struct ptdesc *table = list_first_entry(&tables, struct ptdesc, pt_list);
+
+	list_del(&table->pt_list);
+
+	return ptdesc_address(table);
+}
+
+/* The alias of the kernel's text and read-only data: never split, so blocks always. */
+static bool __init is_image_alias(unsigned long addr)
+{
+	return addr >= (unsigned long)lm_alias(_text) &&
+	       addr < (unsigned long)lm_alias(__init_begin);
+}
+
+/*
+ * Split the leaf that starts at an address until it is a page, then the next one. Only
+ * this CPU is using the tables, and its TLB takes the changes.
+ */
+static void __init split_all(unsigned long start, unsigned long end)
+{
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	for (addr = start; addr < end; addr += PAGE_SIZE) {
+		if (is_image_alias(addr) || !find_kernel_leaf(addr, &leaf))
+			continue;
+		while (leaf.size != LEAF_PTE) {
+			void *table = split_needs_table(leaf.size) ? take_table() : NULL;
+
+			__split_kernel_leaf(&leaf, table);
+			find_kernel_leaf(addr, &leaf);
+		}
+	}
+}
+
+/* The boot CPU's part: wait until all others are parked, repaint, let them go. */
+static void __init repaint(unsigned int others)
+{
+	phys_addr_t start, end;
+	u64 i;
+
+	while (smp_load_acquire(&linear_map_parked) != others)
+		cpu_relax();
+
+	pgtable_transition_pause();
+	for_each_mem_range(i, &start, &end)
+		split_all(__phys_to_virt(PAGE_ALIGN(start)), __phys_to_virt(end & PAGE_MASK));
+
+	/* No TLB may hold a block when its CPU goes on. */
+	flush_tlb_all();
+	pgtable_transition_resume();
+
+	smp_store_release(&linear_map_parked, 0);
+	dsb(ishst);
+	sev();
+}
+
+static int __init __nocfi repaint_cpu(void *unused)
+{
+	/* The one that painted: no other is known to have the feature. */
+	if (!smp_processor_id()) {
+		repaint(num_online_cpus() - 1);
+		return 0;
+	}
+
+	cpu_install_idmap();
+	((park_fn *)__pa_symbol(linear_map_park))((u32 *)__pa_symbol(&linear_map_parked));
+	cpu_uninstall_idmap();
+
+	return 0;
+}
+
+/**
+ * linear_map_finalise() - all CPUs that start at boot are judged: repaint if one lacks
+ *			   what the linear map is painted for
+ *
+ * Context: the boot CPU, process context; system capabilities are final, there is no
+ *	    user space.
+ */
+void __init linear_map_finalise(void)
+{
+	if (linear_map_mode != LINEAR_MAP_LIVE || system_supports_bbml2_noabort())
+		return;
+
+	allocate_tables();
+	stop_machine(repaint_cpu, NULL, cpu_online_mask);
+	linear_map_mode = LINEAR_MAP_PAGES;
+
+	pr_info("pages (repainted: a secondary CPU is not known to have BBM level 2 without aborts)\n");
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef __ARM64_MM_PGTABLE_TRANSITION_H
+#define __ARM64_MM_PGTABLE_TRANSITION_H
+
+#include <linux/types.h>
+
+/* For KUnit, which puts a stub in its place. */
+void report_pgtable_transition(const void *entry, u64 old, u64 new, unsigned int shift,
+			       const char *error);
+
+#endif /* __ARM64_MM_PGTABLE_TRANSITION_H */

@@ -1,0 +1,84 @@
+"""Allocations that fail on the way to a change of the linear map."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from pagewright import klog, ktap, source, workspace
+from pagewright.machine import Machine
+
+TESTS = "/usr/lib/tests/linear-map"
+
+# What the kernel reports by itself when these allocations fail, without our doing: the
+# module loader that jump labels will not work, and vmalloc() how much memory there was.
+CUT = re.compile(r"-+\[ cut here \].*?-+\[ end trace [^\n]*\n", re.DOTALL)
+OUT_OF_MEMORY = re.compile(r"[^\n]*vmalloc error: .*?pages hwpoisoned\n", re.DOTALL)
+
+
+def unexpected(log: str) -> str:
+    """Return the reports in a log that failed allocations do not explain."""
+    log = CUT.sub(lambda report: "" if "jump_label_" in report[0] else report[0], log)
+    return klog.splats(OUT_OF_MEMORY.sub("", log))
+
+
+def unexpected_in(place: Machine) -> str:
+    """Return the unexpected reports of a machine."""
+    return unexpected(place.check("dmesg"))
+
+
+def test_failed_allocations_change_nothing(own_blocks, subtests):
+    place = own_blocks()
+    result = place.run(f"{TESTS}/errors", timeout=300)
+    ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
+    assert result.status == 0, result.output
+    assert unexpected_in(place) == ""
+
+
+# The kernel plugs memory in one of its workers; any of them may be the one.
+FAIL_ALL_ALLOCATIONS = """
+for name in failslab fail_page_alloc; do
+    cd /sys/kernel/debug/$name && echo N >ignore-gfp-wait && echo 0 >verbose || exit
+done
+echo N >ignore-gfp-highmem && echo 0 >min-order
+"""
+FAIL_NTH = """
+for task in $(ps -e -o pid=,comm= | awk '$2 ~ "^kworker" {{ print $1 }}'); do
+    echo {nth} >/proc/$task/fail-nth
+done 2>/dev/null
+true
+"""
+PLUGGED = 256 << 20
+
+
+def plug(place: Machine, hotplug, size: int, seconds: float) -> bool:
+    """Ask for memory; is it there in time?"""
+    hotplug.resize(place, size)
+    give_up = time.monotonic() + seconds
+    while (done := hotplug.size(place) == size) is False and time.monotonic() < give_up:
+        time.sleep(0.05)
+    return done
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.full)])
+def test_memory_that_cannot_be_plugged_leaves_nothing(own_blocks, hotplug, step):
+    """The n-th allocation fails; not on the base kernel, which stops for good then."""
+    place = own_blocks(**hotplug.options)
+    place.check(FAIL_ALL_ALLOCATIONS)
+    assert plug(place, hotplug, PLUGGED, 30)
+    assert plug(place, hotplug, 0, 30)
+    mapped = hotplug.mapped(place)
+    failures = 0
+    for nth in range(1, 140, step):
+        place.check(FAIL_NTH.format(nth=nth))
+        failures += not plug(place, hotplug, PLUGGED, 1.5)
+        place.check(FAIL_NTH.format(nth=0))
+        assert plug(place, hotplug, 0, 30)
+        assert hotplug.mapped(place) == mapped, nth
+    assert failures > 2
+    assert plug(place, hotplug, PLUGGED, 30)
+    assert plug(place, hotplug, 0, 30)
+    assert hotplug.mapped(place) == mapped
+    assert unexpected_in(place) == ""

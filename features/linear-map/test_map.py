@@ -1,0 +1,35 @@
+"""The linear map of a patched guest: /proc/meminfo tells what the page tables hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewright import linearmap
+from pagewright.linearmap import Access
+from pagewright.place import options_for
+
+pytestmark = pytest.mark.skipif(
+    "config.getoption('lg_env')", reason="boots with parameters of its own"
+)
+
+
+@pytest.mark.parametrize(
+    ("append", "blocks"), [("", True), ("rodata=on", True), ("arm64.nobbml2", False)]
+)
+def test_direct_map_lines_are_what_the_tables_hold(append, blocks):
+    options = options_for(
+        "patched-4k",
+        cpu=linearmap.CPU,
+        memory="4G",
+        append=f"{append} {linearmap.EARLY_KFENCE}",
+    )
+    record = linearmap.record(options)
+    assert record.mode.startswith("linear map: blocks" if blocks else "linear map: pages")
+    for shot in record.snapshots:
+        held = {leaf: sum(row.values()) for leaf, row in shot.histogram().items()}
+        assert {leaf: size for leaf, size in shot.direct_map.items() if size} == held, shot.title
+    boot, loaded, unloaded = (shot.histogram() for shot in record.snapshots)
+    assert (1 << 30 in boot) == blocks
+    if append != "rodata=on":
+        assert loaded[4096][Access.READ_ONLY] > boot[4096][Access.READ_ONLY]
+    assert unloaded == boot

@@ -1,0 +1,194 @@
+"""Everything that changes the linear map, or reads it, while the machine runs.
+
+The guest programs say what each user is to do. What they measure holds on any
+kernel with rodata=full, so the same tests on the base kernel (--full) show that
+it is them who are right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from pagewright.machine import Machine
+
+TESTS = "/usr/lib/tests/linear-map"
+MIB = 1 << 20
+
+# These kernels cannot jump to another one, or resume, with 52-bit addresses; and with an
+# ITS the next kernel finds interrupts going to memory that is no longer theirs.
+CPU_48_BITS = "max,midr=0x410fd842,lpa2=off"
+NO_ITS = ("-machine", "its=off")
+
+BASE = pytest.param("base-4k", marks=pytest.mark.full)
+
+builds = pytest.mark.parametrize("build", ["patched-4k", BASE])
+
+
+@builds
+def test_secret_memory(blocks, harness, build):
+    harness(blocks(build), "secretmem")
+
+
+@builds
+def test_modules(blocks, harness, build):
+    harness(blocks(build), "modules")
+
+
+@builds
+def test_bpf_programs(blocks, harness, build):
+    harness(blocks(build), "bpf")
+
+
+@builds
+def test_memory_tags(blocks, harness, build):
+    place = blocks(build, extra_args=("-machine", "mte=on"))
+    assert "Memory Tagging Extension" in place.console()
+    harness(place, "memory_tags")
+
+
+# --- KFENCE -------------------------------------------------------------------
+
+
+def kfence_allocations(place: Machine) -> int:
+    """Return how many allocations KFENCE has guarded."""
+    stats = place.check("cat /sys/kernel/debug/kfence/stats")
+    return int(next(line.split(":")[1] for line in stats.splitlines() if "total alloc" in line))
+
+
+def check_kfence(place: Machine) -> None:
+    """Work, without a false report; then read freed memory, until KFENCE reports it."""
+    before = kfence_allocations(place)
+    place.check("for i in $(seq 30); do ls -lR /sys/class >/dev/null; done")
+    assert kfence_allocations(place) > before + 20
+    assert place.warnings() == ""
+    place.check(
+        "for i in $(seq 2000); do"
+        " echo READ_AFTER_FREE >/sys/kernel/debug/provoke-crash/DIRECT;"
+        " dmesg | grep -q 'BUG: KFENCE: use-after-free' && exit 0;"
+        "done; exit 1"
+    )
+    # It is only a report: the machine goes on.
+    assert "KFENCE: use-after-free read in lkdtm_READ_AFTER_FREE" in place.warnings()
+    place.check("ls -lR /sys/class >/dev/null")
+
+
+@builds
+def test_kfence_from_boot_on(own_blocks, build):
+    check_kfence(own_blocks(build, append="kfence.sample_interval=1"))
+
+
+@builds
+def test_kfence_switched_on_late(own_blocks, build):
+    place = own_blocks(build)
+    place.check("echo 1 >/sys/module/kfence/parameters/sample_interval")
+    check_kfence(place)
+
+
+# --- Memory that comes and goes -----------------------------------------------
+
+
+def meminfo(place: Machine, prefix: str) -> dict[str, int]:
+    """Return the lines of /proc/meminfo that begin so, in KiB."""
+    lines = place.check("cat /proc/meminfo").splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(prefix)}
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait, but not forever."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not come about"
+        time.sleep(0.1)
+
+
+@builds
+def test_memory_is_plugged_used_and_unplugged(own_blocks, hotplug, build):
+    place = own_blocks(build, **hotplug.options)
+    total = meminfo(place, "MemTotal")["MemTotal"]
+    mapped = sum(meminfo(place, "DirectMap").values())
+    for size in (128, 2048, 640, 4096, 0):
+        hotplug.resize(place, size * MIB)
+        wait_until(lambda size=size: hotplug.size(place) == size * MIB, 60)
+        if size == 2048:
+            # More than was there before.
+            place.check("stress-ng --vm 1 --vm-bytes 1500M --vm-populate --vm-ops 200", 120)
+    wait_until(lambda: meminfo(place, "MemTotal")["MemTotal"] == total, 10)
+    wait_until(lambda: sum(meminfo(place, "DirectMap").values()) == mapped, 10)
+    assert place.warnings() == ""
+
+
+@builds
+def test_plugged_memory_is_in_the_map(own_blocks, hotplug, build):
+    """What is plugged is mapped, and unmapped when it goes."""
+    place = own_blocks(build, **hotplug.options)
+    before = hotplug.mapped(place)
+    hotplug.resize(place, 1024 * MIB)
+    wait_until(lambda: hotplug.size(place) == 1024 * MIB, 60)
+    wait_until(lambda: hotplug.mapped(place) == before + 1024 * MIB, 10)
+    hotplug.resize(place, 0)
+    wait_until(lambda: hotplug.size(place) == 0, 60)
+    wait_until(lambda: hotplug.mapped(place) == before, 10)
+    assert place.warnings() == ""
+
+
+# --- Kernels that follow this one ----------------------------------------------
+
+
+@builds
+def test_kexec_jumps_to_a_kernel_that_boots(machine, kernel_overlay, build):
+    place = machine(build, cpu=CPU_48_BITS, extra_args=NO_ITS, overlay=kernel_overlay(build))
+    first = place.check("cat /proc/sys/kernel/random/boot_id")
+    place.start_anew(f"{TESTS}/kexec /boot/Image second-kernel")
+    assert place.check("cat /proc/sys/kernel/random/boot_id") != first
+    assert "second-kernel" in place.check("cat /proc/cmdline").split()
+    assert place.warnings() == ""
+
+
+@builds
+def test_crash_dump_shows_memory_as_it_was(machine, kernel_overlay, build):
+    place = machine(
+        build,
+        cpu=CPU_48_BITS,
+        append="crashkernel=256M",
+        extra_args=NO_ITS,
+        overlay=kernel_overlay(build),
+    )
+    place.check(f"{TESTS}/kexec -p /boot/Image maxcpus=1 reset_devices")
+    address, content = place.check(f"{TESTS}/mark hold >/run/mark & sleep 1; cat /run/mark").split()
+    assert place.check(f"{TESTS}/mark find {address} /proc/kcore") == content
+    place.start_anew("echo c >/proc/sysrq-trigger")
+    assert place.check(f"{TESTS}/mark find {address} /proc/vmcore") == content
+    assert place.warnings() == ""
+
+
+# --- Hibernation ----------------------------------------------------------------
+
+
+@builds
+def test_hibernation_restores_memory(machine, tmp_path, build):
+    """Save an image to swap, load it, and go on from it, all in one boot."""
+    swap = tmp_path / "swap"
+    with swap.open("wb") as file:
+        file.truncate(1024 * MIB)
+    place = machine(
+        build,
+        cpu=CPU_48_BITS,
+        append="resume=/dev/vdc",
+        extra_args=(
+            *("-drive", f"if=none,id=swap,format=raw,file={swap}"),
+            *("-device", "virtio-blk-pci,drive=swap,serial=swap,addr=0x1f"),
+        ),
+    )
+    assert place.check("cat /sys/block/vdc/serial") == "swap"
+    place.check("mkswap /dev/vdc; swapon /dev/vdc; echo test_resume >/sys/power/disk")
+    place.check("head -c 50000000 /dev/urandom >/tmp/memory; modprobe dummy")
+    before = place.check("sha256sum /tmp/memory; cat /proc/modules")
+    place.check("echo disk >/sys/power/state", timeout=120)
+    # This only the kernel that the image was loaded into says.
+    assert "MTE pages" in place.check("dmesg | grep hibernate:")
+    assert place.check("sha256sum /tmp/memory; cat /proc/modules") == before
+    place.check("rmmod dummy")
+    assert place.warnings() == ""
