@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pagewright.measure import Experiment, Figure, Values, Work
+from pagewright.measure import Experiment, Figure, Part, Values, Work
 
 PROGRAM = "/usr/lib/tests/atomic-write-fault/populate"
 
@@ -136,7 +136,6 @@ EXPERIMENT = Experiment(
     name="atomic-populate",
     feature="atomic-write-fault",
     title="What the first touch of memory costs, by kind of access",
-    options={"icount": True, "memory": "4G", "smp": 1},
-    works=works,
+    parts=lambda quick: [Part({"icount": True, "memory": "4G", "smp": 1}, works(quick))],
     figures=figures,
 )

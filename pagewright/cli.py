@@ -105,7 +105,10 @@ def build(
 @app.command()
 def boot(
     name: BuildName,
-    cpu: Annotated[str, typer.Option(metavar="MODEL", help="QEMU's CPU model")] = "max",
+    cpu: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3"),
+    ] = None,
     smp: Annotated[int, typer.Option(metavar="N", help="number of CPUs")] = 2,
     memory: Annotated[
         str, typer.Option(metavar="SIZE", help="may be more than the host has")
@@ -128,10 +131,16 @@ def boot(
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
     from pagewright import machine
-    from pagewright.place import options_for
+    from pagewright.place import DEFAULT_CPU, options_for
 
     options = options_for(
-        name, cpu=cpu, smp=smp, memory=memory, append=append, icount=icount, overlay=overlay
+        name,
+        cpu=cpu or DEFAULT_CPU,
+        smp=smp,
+        memory=memory,
+        append=append,
+        icount=icount,
+        overlay=overlay,
     )
     if run is None:
         raise typer.Exit(machine.console(options))
@@ -140,6 +149,41 @@ def boot(
     sys.stdout.write(result.output)
     sys.stdout.flush()
     raise typer.Exit(result.status)
+
+
+@app.command("map")
+def linear_map(
+    name: BuildName,
+    rodata: Annotated[
+        str | None, typer.Option(metavar="full|on|off", help="the kernel parameter")
+    ] = None,
+    append: Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")] = "",
+    cpu: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3"),
+    ] = None,
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="may be more than the host has")
+    ] = "4G",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="also draw it, as .svg or .png")
+    ] = None,
+) -> None:
+    """Show how the kernel maps memory: after boot, with modules loaded, and without again."""
+    from pagewright import linearmap, mapplot
+    from pagewright.place import DEFAULT_CPU, options_for
+
+    if output:
+        mapplot.check_suffix(output)
+    words = [linearmap.EARLY_KFENCE, f"rodata={rodata}" if rodata else "", append]
+    append = " ".join(filter(None, words))
+    record = linearmap.record(
+        options_for(name, cpu=cpu or DEFAULT_CPU, memory=memory, append=append)
+    )
+    linearmap.print_histograms(record, Console())
+    if output:
+        title = f"Linear map of {memory}, {name}" + (f", rodata={rodata}" if rodata else "")
+        mapplot.draw(record, title, output)
 
 
 @app.command()
@@ -161,7 +205,7 @@ def bench(
     ] = "",
     quick: Annotated[bool, typer.Option("--quick", help="leave out the long runs")] = False,
 ) -> None:
-    """Measure an experiment of bench/ on the base and on the patched kernel."""
+    """Measure an experiment of bench/, as a rule on the base and on the patched kernel."""
     from pagewright import measure, report
 
     if not name and (json or html or svg):
@@ -188,7 +232,8 @@ def demo() -> None:
     features = space.features()
     for name in measure.experiments(space):
         experiment = measure.load(space, name)
-        figures = measure.measure(space, experiment, measure.off_and_on(features), quick=True)
+        sides = measure.off_and_on(features)
+        figures = measure.measure(space, experiment, sides, quick=True, only_these=True)
         say(f"\n{space.feature(experiment.feature).summary}.")
         report.print_tables(figures, Console())
 

@@ -12,8 +12,10 @@ thread at a time.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,6 +43,9 @@ __all__ = ["Machine", "MachineOptions", "Result", "boot", "console"]
 BOOT_SECONDS = 300
 
 _CONSOLE_TAIL = 40
+
+# What the guest's init says when its shell is about to run.
+_READY = "guest-init: ready"
 
 # What labgrid's drivers raise when the other side stops answering.
 _SILENCE = (ExceptionPexpect, ExecutionError, QMPError, OSError, subprocess.TimeoutExpired)
@@ -82,6 +87,7 @@ class Machine:
         """
         self._shell = shell
         self._emulator = emulator
+        self._directory = directory or Path()
         self._console_log = directory / CONSOLE_LOG if directory else None
         self.build = ""
         self._running = ""
@@ -152,6 +158,57 @@ class Machine:
         names = klog.taint_names(int(self.check("cat /proc/sys/kernel/tainted")))
         new = [name for name in names if name not in self._taints_before]
         return found or (f"the kernel is tainted: {', '.join(new)}" if new else "")
+
+    def monitor(self, command: str, **arguments: Any) -> Any:  # noqa: ANN401
+        """Give QEMU's monitor a QMP command, such as qom-set, and return its answer.
+
+        Raises:
+            PagewrightError: there is no emulator, or the command failed.
+        """
+        if self._emulator is None:
+            raise PagewrightError("a fixed place has no QEMU monitor")
+        try:
+            return self._emulator.monitor_command(command, arguments)
+        except (QMPError, OSError) as error:
+            if self._emulator.exit_status(timeout=1) is not None:
+                self.broken = True
+                raise _diagnose(
+                    self._emulator, self.console(), error, 0, f"at {command}"
+                ) from error
+            raise PagewrightError(f"QEMU's monitor refused {command}: {error}") from error
+
+    def start_anew(self, command: str, timeout: float = BOOT_SECONDS) -> None:
+        """Run a command after which a kernel boots again, and wait for its shell.
+
+        For kexec and crash dumps, which keep the machine; nothing comes back of
+        what the command prints.
+
+        Args:
+            command: must end in a new kernel.
+            timeout: seconds until the new kernel's guest must be ready.
+
+        Raises:
+            PagewrightError: there is no emulator, or the new shell did not come.
+        """
+        if self._emulator is None:
+            raise PagewrightError("a fixed place cannot start a kernel anew")
+        boots = self.console().count(_READY)
+        self.check(f"setsid sh -c {shlex.quote(f'sleep 0.5; {command}')} >/dev/null 2>&1 &")
+        give_up = time.monotonic() + timeout
+        while self.console().count(_READY) <= boots:
+            if self._emulator.exit_status(timeout=0.2) is not None or time.monotonic() > give_up:
+                self.broken = True
+                raise _diagnose(self._emulator, self.console(), TIMEOUT(""), timeout, command)
+        target = self._shell.target
+        try:
+            target.deactivate(self._shell)
+            target.activate(self._shell)
+        except _SILENCE as error:
+            self.broken = True
+            when = f"after: {command[:200]}"
+            raise _diagnose(self._emulator, self.console(), error, timeout, when) from error
+        self._line("stty -echo", timeout)
+        self._transport = Channel(self._line, self._directory / OUTPUT)
 
     def unmet(self, options: MachineOptions) -> list[str]:
         """Say which of the options a fixed place does not meet; see place.unmet."""

@@ -1,4 +1,4 @@
-"""Two machines, same work -> figures.
+"""Some machines, same work -> figures.
 
 An experiment (one file in bench/) says what to run and what to make of it; this
 module runs it on each side in turn, base and patched or switched off and on,
@@ -56,8 +56,26 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Machines that are set up alike, and what runs on each of them.
+
+    Attributes:
+        options: fields of MachineOptions, the same for all sides; a side's own kernel
+            parameters are added to theirs.
+        works: what to run.
+        sides: what it compares; if empty, what the command does: base and patched, or
+            one image with the feature off and on. A label that other parts have too
+            stands for the same side.
+    """
+
+    options: Mapping[str, Any]
+    works: Sequence[Work]
+    sides: Sequence[Side] = ()
+
+
+@dataclass(frozen=True)
 class Figure:
-    """One measured quantity, on both sides.
+    """One measured quantity, on all sides of its table.
 
     Attributes:
         group: the table it belongs to.
@@ -80,16 +98,14 @@ class Experiment:
         name: as on the command line.
         feature: the feature it measures.
         title: one line.
-        options: fields of MachineOptions, the same for both sides.
-        works: what to run; quick leaves out the long ones.
+        parts: what runs on which machines; quick leaves out what takes long.
         figures: makes figures from the values by side and name of work.
     """
 
     name: str
     feature: str
     title: str
-    options: Mapping[str, Any]
-    works: Callable[[bool], Sequence[Work]]
+    parts: Callable[[bool], Sequence[Part]]
     figures: Callable[[dict[str, dict[str, Values]]], list[Figure]]
 
 
@@ -161,36 +177,38 @@ def off_and_on(features: Sequence[Feature]) -> list[Side]:
 
 
 def measure(
-    workspace: Workspace, experiment: Experiment, sides: Sequence[Side], quick: bool
+    workspace: Workspace,
+    experiment: Experiment,
+    sides: Sequence[Side],
+    quick: bool,
+    only_these: bool = False,
 ) -> Report:
     """Run an experiment on each side and return its figures.
+
+    Args:
+        workspace: where the repository is.
+        experiment: what to run.
+        sides: what to compare where the experiment has no sides of its own.
+        quick: leave out what takes long.
+        only_these: leave out parts with sides of their own.
 
     Raises:
         PagewrightError: a build, a boot or a piece of work failed, or the kernel
             complained while it was measured.
     """
     values: dict[str, dict[str, Values]] = {}
-    works = experiment.works(quick)
+    parts = [p for p in experiment.parts(quick) if not (only_these and p.sides)]
+    compared: dict[str, Side] = {}
     kernel = ""
-    for side in sides:
-        kernel = build.ensure(side.build).kernel_version
-        options = options_for(side.build, append=side.append, **experiment.options)
-        # In turns, because what a run costs depends a little on what ran before.
-        turns = [
-            w for turn in range(max(w.rounds for w in works)) for w in works if turn < w.rounds
-        ]
-        printed: dict[str, list[Values]] = {work.name: [] for work in works}
-        with boot(options) as machine, Bar(f"{experiment.name}, {side.label}", len(turns)) as bar:
-            for work in turns:
-                text = machine.check(work.command, timeout=work.timeout)
-                printed[work.name].append(parse_values(text))
-                bar.advance()
-            if complaint := machine.warnings():
-                raise PagewrightError(
-                    f"the kernel of {side.label} complained while it was measured",
-                    details=complaint,
-                )
-        values[side.label] = {name: medians(runs) for name, runs in printed.items()}
+    for part in parts:
+        for side in part.sides or sides:
+            kernel = build.ensure(side.build).kernel_version
+            compared.setdefault(side.label, side)
+            found = _run(f"{experiment.name}, {side.label}", part, side)
+            values.setdefault(side.label, {}).update(found)
+    machines = dict.fromkeys(
+        ", ".join(f"{key}={value}" for key, value in part.options.items()) for part in parts
+    )
     return Report(
         experiment.name,
         experiment.feature,
@@ -198,10 +216,31 @@ def measure(
         commit(workspace),
         kernel,
         f"QEMU {host.qemu_version()}",
-        ", ".join(f"{key}={value}" for key, value in experiment.options.items()),
-        list(sides),
+        "; ".join(machines),
+        list(compared.values()),
         _figures(experiment, values),
     )
+
+
+def _run(what: str, part: Part, side: Side) -> dict[str, Values]:
+    """Boot one side of a part, run its works and return what each printed."""
+    words = (part.options.get("append", ""), side.append)
+    append = " ".join(word for word in words if word)
+    options = options_for(side.build, **{**part.options, "append": append})
+    # In turns, because what a run costs depends a little on what ran before.
+    works = part.works
+    turns = [w for turn in range(max(w.rounds for w in works)) for w in works if turn < w.rounds]
+    printed: dict[str, list[Values]] = {work.name: [] for work in works}
+    with boot(options) as machine, Bar(what, len(turns)) as bar:
+        for work in turns:
+            text = machine.check(work.command, timeout=work.timeout)
+            printed[work.name].append(parse_values(text))
+            bar.advance()
+        if complaint := machine.warnings():
+            raise PagewrightError(
+                f"the kernel of {side.label} complained while it was measured", details=complaint
+            )
+    return {name: medians(runs) for name, runs in printed.items()}
 
 
 def _figures(experiment: Experiment, values: dict[str, dict[str, Values]]) -> list[Figure]:

@@ -42,8 +42,8 @@ def origin(report: Report) -> str:
 
 def print_tables(report: Report, console: Console) -> None:
     """Print a report as tables."""
-    labels = [side.label for side in report.sides]
     for group, figures in rows(report):
+        labels = list(figures[0].values)
         table = Table(title=f"{report.feature}: {group}", title_justify="left", title_style="bold")
         table.add_column("")
         table.add_column("unit")
@@ -64,15 +64,15 @@ def plot(report: Report, selection: str) -> str:
         PagewrightError: there is none, or they do not count the same.
     """
     chosen = [f for f in report.figures if re.search(selection, f"{f.group}: {f.name}")]
-    if len({f.unit for f in chosen}) != 1:
+    if len({(f.unit, *f.values) for f in chosen}) != 1:
         raise PagewrightError(
-            f"{len(chosen)} figures match {selection!r}, and a plot needs some of one unit",
+            f"{len(chosen)} figures match {selection!r}; a plot needs one unit, and the same sides",
             "some names: " + "; ".join(f"{f.group}: {f.name}" for f in report.figures[:5]),
         )
-    return _plot(chosen, [side.label for side in report.sides])
+    return _plot(chosen)
 
 
-def _plot(figures: list[Figure], labels: list[str]) -> str:
+def _plot(figures: list[Figure]) -> str:
     """Draw figures of one unit as a bar chart and return it as SVG."""
     import matplotlib
 
@@ -82,6 +82,7 @@ def _plot(figures: list[Figure], labels: list[str]) -> str:
     from matplotlib import pyplot
 
     picture, axes = pyplot.subplots(figsize=(8, 0.5 + 0.35 * len(figures)))
+    labels = list(figures[0].values)
     width = 0.8 / len(labels)
     for index, label in enumerate(labels):
         offsets = [row + index * width for row in range(len(figures))]
@@ -101,7 +102,6 @@ def _plot(figures: list[Figure], labels: list[str]) -> str:
 
 def to_html(report: Report) -> str:
     """Return a report as a page of HTML, complete in itself."""
-    labels = [side.label for side in report.sides]
     parts = [
         "<!doctype html><meta charset=utf-8>",
         f"<title>{html.escape(report.title)}</title>",
@@ -110,6 +110,7 @@ def to_html(report: Report) -> str:
         f"<h1>{html.escape(report.title)}</h1><p>{html.escape(origin(report))}</p>",
     ]
     for group, figures in rows(report):
+        labels = list(figures[0].values)
         heads = "".join(f"<th>{html.escape(h)}</th>" for h in ("", "unit", *labels, "change"))
         parts.append(f"<h2>{html.escape(group)}</h2><table><tr>{heads}</tr>")
         for figure in figures:
@@ -118,5 +119,5 @@ def to_html(report: Report) -> str:
             parts.append(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>")
         parts.append("</table>")
         for _, same_unit in groupby(figures, lambda f: f.unit):
-            parts.append(_plot(list(same_unit), labels))
+            parts.append(_plot(list(same_unit)))
     return "\n".join(parts) + "\n"

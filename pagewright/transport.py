@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,7 @@ class Channel(_Transport):
         """Start at the end of the file."""
         super().__init__(shell)
         self._file = file.open("rb")
+        self._file.seek(0, os.SEEK_END)
 
     def run(self, command: str, timeout: float) -> tuple[int, bytes]:
         """Run a command; return its status and its output."""

@@ -259,13 +259,13 @@ def test_memory_may_exceed_the_hosts(options):
 
 def test_options_reach_the_machine(options):
     asked = replace(
-        options, cpu="max,midr=0x410fd842", smp=3, append="test.word=1", single_threaded=True
+        options, cpu="max,midr=0xc00fac30", smp=3, append="test.word=1", single_threaded=True
     )
     with boot(asked) as machine:
         assert machine.check("nproc") == "3"
         assert "test.word=1" in machine.check("cat /proc/cmdline").split()
         midr = "/sys/devices/system/cpu/cpu0/regs/identification/midr_el1"
-        assert machine.check(f"cat {midr}") == "0x00000000410fd842"
+        assert machine.check(f"cat {midr}") == "0x00000000c00fac30"
 
 
 def test_counted_instructions_repeat(options):

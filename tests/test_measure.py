@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from pagewright import measure, report, workspace
 from pagewright.errors import PagewrightError
-from pagewright.measure import Figure, Report, Side
+from pagewright.measure import Experiment, Figure, Part, Report, Side, Work
 
 SPACE = workspace.find()
 
@@ -74,6 +75,41 @@ def test_plot_draws_the_selection_and_the_same_twice(sample):
         report.plot(sample, "nothing")
 
 
+def test_tables_have_columns_of_their_own(sample):
+    sample.figures.append(Figure("other", "x", "kB", {"base": 4.0, "third": 3.0, "patched": 2.0}))
+    console = Console(record=True, width=120)
+    report.print_tables(sample, console)
+    first, other = console.export_text().split("other")
+    assert "third" not in first
+    assert "third" in other
+    assert report.to_html(sample).count("third") == 2
+    with pytest.raises(PagewrightError, match="same sides"):
+        report.plot(replace(sample, figures=[sample.figures[0], sample.figures[-1]]), "")
+
+
+@pytest.mark.parametrize("only_these", [False, True])
+def test_parts_run_on_their_own_sides_or_on_those_asked_for(monkeypatch, only_these):
+    ran = []
+
+    def run(what, part, side):
+        ran.append((side.label, part.works[0].name))
+        return {work.name: {"n": "1"} for work in part.works}
+
+    monkeypatch.setattr(measure, "_run", run)
+    one, two = Work("one", "true"), Work("two", "true")
+    third = Side("third", "base-4k", "rodata=on")
+    parts = [Part({}, [one]), Part({"memory": "2G"}, [one, two], (third,))]
+    seen = {}
+    experiment = Experiment("x", "y", "z", lambda quick: parts, lambda v: seen.update(v) or [])
+    sides = [Side("a", "base-4k"), Side("b", "base-4k")]
+    made = measure.measure(SPACE, experiment, sides, quick=True, only_these=only_these)
+    own = [] if only_these else [("third", "one")]
+    assert ran == [("a", "one"), ("b", "one"), *own]
+    assert [side.label for side in made.sides] == [label for label, _ in ran]
+    assert list(seen["b"]) == ["one"]
+    assert only_these or list(seen["third"]) == ["one", "two"]
+
+
 def test_every_experiment_loads_and_names_its_feature():
     names = measure.experiments(SPACE)
     assert names
@@ -81,7 +117,8 @@ def test_every_experiment_loads_and_names_its_feature():
         experiment = measure.load(SPACE, name)
         assert experiment.name == name
         assert SPACE.feature(experiment.feature)
-        assert len(experiment.works(True)) <= len(experiment.works(False))
+        quick, whole = ([w for p in experiment.parts(q) for w in p.works] for q in (True, False))
+        assert len(quick) <= len(whole)
 
 
 def test_unknown_experiment_lists_the_known_ones():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +17,13 @@ NEW_FILES = [(f, file) for f in SPACE.features() for file in f.new_files()]
 SOURCES = [f.overlay / file for f, file in NEW_FILES if file.suffix in (".c", ".h", ".S")]
 OBJECTS = sorted({f"{file.with_suffix('.o')}" for _, file in NEW_FILES if file.suffix == ".c"})
 # Files that hooks change in code that runs; the checkers look at them too.
-HOOKED_OBJECTS = ("arch/arm64/mm/fault.o",)
+HOOKED_OBJECTS = (
+    "arch/arm64/kernel/cpufeature.o",
+    "arch/arm64/mm/fault.o",
+    "arch/arm64/mm/mmu.o",
+    "arch/arm64/mm/pageattr.o",
+    "mm/vmalloc.o",
+)
 # What sparse says of hooked files without our hooks.
 IN_THE_BASE_TOO = ("context imbalance in 'show_pte'",)
 
@@ -55,10 +60,15 @@ def test_w1_and_sparse_are_silent():
     built = build.ensure("patched-4k")
     scratch = build.Build("check", SPACE.out / "check", built.tree, built.kernel_version)
     scratch.out.mkdir(exist_ok=True)
-    config = scratch.out / ".config"
-    if not config.exists() or config.read_bytes() != (built.out / ".config").read_bytes():
-        shutil.copy(built.out / ".config", config)
+    # Of the debug builds' symbols only those of the features themselves.
+    debug = [f.debug_config.read_text() for f in SPACE.features() if f.debug_config.exists()]
+    wanted = "".join([(built.out / ".config").read_text(), *debug])
+    config, asked = scratch.out / ".config", scratch.out / "asked.config"
     environment = build.environment(SPACE)
+    if not asked.exists() or asked.read_text() != wanted:
+        config.write_text(wanted)
+        run(build.make_command(scratch, "olddefconfig"), env=environment)
+        asked.write_text(wanted)
     run(build.make_command(scratch, "prepare"), env=environment)
     for name in (*OBJECTS, *HOOKED_OBJECTS):
         (scratch.out / name).unlink(missing_ok=True)

@@ -20,12 +20,19 @@ Boot = Callable[..., Machine]
 Harness = Callable[..., None]
 
 
+def _checked(build: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Have a debug build check every change of an entry."""
+    if not build.startswith("debug"):
+        return options
+    return options | {"append": f"{options.get('append', '')} pgtable_transition_check=on".strip()}
+
+
 @pytest.fixture
 def blocks(shared_machine: Boot) -> Boot:
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return shared_machine(build, cpu=linearmap.CPU, **options)
+        return shared_machine(build, cpu=linearmap.CPU, **_checked(build, options))
 
     return factory
 
@@ -35,7 +42,7 @@ def own_blocks(machine: Boot) -> Boot:
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return machine(build, cpu=linearmap.CPU, **options)
+        return machine(build, cpu=linearmap.CPU, **_checked(build, options))
 
     return factory
 

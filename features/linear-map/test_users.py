@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pagewright import linearmap
 from pagewright.machine import Machine
 
 TESTS = "/usr/lib/tests/linear-map"
@@ -23,23 +24,102 @@ CPU_48_BITS = "max,midr=0x410fd842,lpa2=off"
 NO_ITS = ("-machine", "its=off")
 
 BASE = pytest.param("base-4k", marks=pytest.mark.full)
+DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE])
+builds_and_debug = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
+
+FOLD_SOON = "linear_map.fold_delay_ms=100"
+SPLIT = "linear_map_split_"
 
 
-@builds
+def meminfo(place: Machine, prefix: str) -> dict[str, int]:
+    """Return the lines of /proc/meminfo that begin so, in KiB."""
+    lines = place.check("cat /proc/meminfo").splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(prefix)}
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait, but not forever."""
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not come about"
+        time.sleep(0.1)
+
+
+def splits(place: Machine) -> int | None:
+    """Return how many leaves were split since boot; None if the kernel does not count."""
+    lines = place.check("cat /proc/vmstat").splitlines()
+    counts = [int(line.split()[1]) for line in lines if line.startswith(SPLIT)]
+    return sum(counts) if counts else None
+
+
+def check_user(harness: Callable[..., None], place: Machine, program: str) -> None:
+    """Run a program; on a kernel with blocks it splits some, and they are whole again after it."""
+    leaves, before = meminfo(place, "DirectMap"), splits(place)
+    harness(place, program)
+    wait_until(lambda: meminfo(place, "DirectMap") == leaves, 10)
+    if before is not None:
+        assert splits(place) > before
+    assert place.warnings() == ""
+
+
+@builds_and_debug
 def test_secret_memory(blocks, harness, build):
-    harness(blocks(build), "secretmem")
+    check_user(harness, blocks(build, append=FOLD_SOON), "secretmem")
 
 
-@builds
+@builds_and_debug
 def test_modules(blocks, harness, build):
-    harness(blocks(build), "modules")
+    check_user(harness, blocks(build, append=FOLD_SOON), "modules")
 
 
-@builds
+@builds_and_debug
 def test_bpf_programs(blocks, harness, build):
-    harness(blocks(build), "bpf")
+    place = blocks(build, append=FOLD_SOON)
+    # The kernel keeps one pack of machine code once it has one.
+    harness(place, "bpf -t programs_are_machine_code_that_runs")
+    check_user(harness, place, "bpf")
+
+
+def permissions(place: Machine) -> list[tuple[int, int, linearmap.Access]]:
+    """Return what may be done with the linear map, whatever the size of its leaves."""
+    found: list[tuple[int, int, linearmap.Access]] = []
+    for run in linearmap.snapshot(place, "", 4096).runs:
+        if found and found[-1][1:] == (run.start, run.access):
+            found[-1] = (found[-1][0], run.end, run.access)
+        else:
+            found.append((run.start, run.end, run.access))
+    return found
+
+
+@pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
+@pytest.mark.parametrize("delay", ["1", pytest.param("100", marks=pytest.mark.full)])
+def test_users_at_the_same_time(blocks, build, delay):
+    """All of them on four CPUs, and readers of the page tables besides."""
+    place = blocks(build, smp=4, append=f"linear_map.fold_delay_ms={delay}")
+    place.check(f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
+    place.check(f"{TESTS}/modules -t leave_nothing_else_read_only")
+    before = permissions(place)
+    leaves = meminfo(place, "DirectMap")
+    output = place.check(
+        f"""
+        cd {TESTS}; export TOGETHER=1; jobs=
+        ./secretmem -t of_many_processes_comes_back & jobs="$jobs $!"
+        ./modules -t come_and_go_on_all_cpus & jobs="$jobs $!"
+        ./bpf -t programs_come_and_go_on_all_cpus & jobs="$jobs $!"
+        for i in 1 2 3 4 5; do
+            cat /sys/kernel/debug/kernel_page_tables >/dev/null
+            head -c 64M /proc/kcore >/dev/null
+        done
+        for job in $jobs; do wait $job || echo "not well: $?"; done
+        """,
+        timeout=300,
+    )
+    assert output.count("# PASSED") == 3, output
+    wait_until(lambda: permissions(place) == before, 20)
+    wait_until(lambda: meminfo(place, "DirectMap") == leaves, 10)
+    assert place.warnings() == ""
 
 
 @builds
@@ -90,31 +170,20 @@ def test_kfence_switched_on_late(own_blocks, build):
 # --- Memory that comes and goes -----------------------------------------------
 
 
-def meminfo(place: Machine, prefix: str) -> dict[str, int]:
-    """Return the lines of /proc/meminfo that begin so, in KiB."""
-    lines = place.check("cat /proc/meminfo").splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(prefix)}
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait, but not forever."""
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come about"
-        time.sleep(0.1)
-
-
 @builds
-def test_memory_is_plugged_used_and_unplugged(own_blocks, hotplug, build):
+@pytest.mark.parametrize(
+    "sizes", [(128, 640, 0), pytest.param((128, 2048, 640, 4096, 0), marks=pytest.mark.full)]
+)
+def test_memory_is_plugged_used_and_unplugged(own_blocks, hotplug, build, sizes):
     place = own_blocks(build, **hotplug.options)
     total = meminfo(place, "MemTotal")["MemTotal"]
     mapped = sum(meminfo(place, "DirectMap").values())
-    for size in (128, 2048, 640, 4096, 0):
+    for size in sizes:
         hotplug.resize(place, size * MIB)
         wait_until(lambda size=size: hotplug.size(place) == size * MIB, 60)
-        if size == 2048:
+        if size == 640:
             # More than was there before.
-            place.check("stress-ng --vm 1 --vm-bytes 1500M --vm-populate --vm-ops 200", 120)
+            place.check("stress-ng --vm 1 --vm-bytes 1200M --vm-method write64 --vm-ops 2", 120)
     wait_until(lambda: meminfo(place, "MemTotal")["MemTotal"] == total, 10)
     wait_until(lambda: sum(meminfo(place, "DirectMap").values()) == mapped, 10)
     assert place.warnings() == ""
@@ -176,7 +245,8 @@ def test_hibernation_restores_memory(machine, tmp_path, build):
     place = machine(
         build,
         cpu=CPU_48_BITS,
-        append="resume=/dev/vdc",
+        memory="512M",
+        append="resume=/dev/vdc hibernate=nocompress",
         extra_args=(
             *("-drive", f"if=none,id=swap,format=raw,file={swap}"),
             *("-device", "virtio-blk-pci,drive=swap,serial=swap,addr=0x1f"),
@@ -184,11 +254,22 @@ def test_hibernation_restores_memory(machine, tmp_path, build):
     )
     assert place.check("cat /sys/block/vdc/serial") == "swap"
     place.check("mkswap /dev/vdc; swapon /dev/vdc; echo test_resume >/sys/power/disk")
-    place.check("head -c 50000000 /dev/urandom >/tmp/memory; modprobe dummy")
+    place.check("head -c 30000000 /dev/urandom >/tmp/memory; modprobe dummy")
     before = place.check("sha256sum /tmp/memory; cat /proc/modules")
     place.check("echo disk >/sys/power/state", timeout=120)
     # This only the kernel that the image was loaded into says.
     assert "MTE pages" in place.check("dmesg | grep hibernate:")
     assert place.check("sha256sum /tmp/memory; cat /proc/modules") == before
     place.check("rmmod dummy")
+    assert place.warnings() == ""
+
+
+# --- Debugging of page allocation ---------------------------------------------------
+
+
+@pytest.mark.full
+def test_debug_pagealloc_works_in_pages(machine):
+    place = machine("debug-4k", cpu=linearmap.CPU, append="debug_pagealloc=on")
+    assert "linear map: pages" in place.check("dmesg | grep 'linear map: '")
+    place.check("stress-ng --vm 2 --vm-bytes 100M --vm-ops 50 --fork 2 --fork-ops 50", 300)
     assert place.warnings() == ""

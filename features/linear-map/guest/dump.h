@@ -143,7 +143,8 @@ static inline unsigned long dump_count(const struct dump *dump, unsigned long st
 
 /*
  * Wait until all permissions are again as they were: what is freed late (after a
- * grace period, by a worker) may take a little.
+ * grace period, by a worker) may take a little.  With TOGETHER in the environment
+ * others change them meanwhile, and whoever started us looks at the end.
  */
 static inline bool dump_returns_to(const struct dump *before)
 {
@@ -151,6 +152,8 @@ static inline bool dump_returns_to(const struct dump *before)
 	int tries;
 	bool same;
 
+	if (getenv("TOGETHER"))
+		return true;
 	for (tries = 0; tries < 100; tries++) {
 		dump_read(&now);
 		same = now.hash == before->hash;

@@ -28,9 +28,9 @@
  * changes only leaves that need no split, in places where nothing folds, and takes no
  * lock.
  *
- * Lockless walkers of the kernel's tables see either the old entry or the new one; both
- * translate alike. They may go on in a table that was just folded away: see
- * linear_map_fold.c for how long it lives.
+ * Lockless walkers of the kernel's tables read either the old entry or the new one; both
+ * translate alike. They must read each entry once, and may go on in a table that was just
+ * folded away: see linear_map_fold.c for how long it lives.
  */
 #define pr_fmt(fmt) "linear map: " fmt
 
@@ -98,15 +98,38 @@ static unsigned int leaf_entries(enum leaf_size size)
 	}
 }
 
+/*
+ * The descriptor for a piece of a leaf that is divided into leaves of a size: for the
+ * n-th entry after the one that @desc is for, or before it if n is negative. Between a
+ * block and a page the type bits differ, so they are made anew and not carried over.
+ */
+static pteval_t piece_desc(pteval_t desc, enum leaf_size size, int n)
+{
+	enum leaf_size step = leaf_is_contiguous(size) ? size - 1 : size;
+	unsigned long pfn = pte_pfn(__pte(desc)) + n * (long)(leaf_bytes(step) >> PAGE_SHIFT);
+	pteval_t prot = pgprot_val(pte_pgprot(__pte(desc)));
+
+	prot &= ~(PTE_TABLE_BIT | PTE_CONT);
+	if (size <= LEAF_CONT_PTE)
+		prot |= PTE_TABLE_BIT;	/* the type of a page */
+	if (leaf_is_contiguous(size))
+		prot |= PTE_CONT;
+
+	return pte_val(pfn_pte(pfn, __pgprot(prot)));
+}
+
 /**
  * find_kernel_leaf() - find the leaf of the kernel's tables that maps an address
  * @addr: a kernel address, without tag
  * @leaf: where to say what was found
  *
- * A leaf that was made invalid for a time is a leaf too.
+ * A leaf that was made invalid for a time is a leaf too. Each entry that may be
+ * split or folded is read once, so that a leaf is described as it was at one moment.
  *
- * Context: any; takes no lock. What was found stays true if the caller owns the
- *	    address, or holds linear_map_fold_sem or split_lock.
+ * Context: any; takes no lock. What was found stays true while the caller holds
+ *	    split_lock, or owns all that the leaf maps and holds linear_map_fold_sem.
+ *	    A table that is passed may be folded away meanwhile, unless the caller holds
+ *	    linear_map_fold_sem or has interrupts off.
  * Return: true if there is one.
  */
 bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf)
@@ -117,6 +140,7 @@ bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf)
 	pmd_t *pmdp, pmd;
 	pte_t *ptep, pte;
 
+	/* The tables of these levels stay. */
 	if (pgd_none(READ_ONCE(*pgdp)))
 		return false;
 
@@ -136,49 +160,34 @@ bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf)
 		return true;
 	}
 
-	pmdp = pmd_offset(pudp, addr);
+	/* The entry that was looked at; or itself, where there is no such level. */
+	pmdp = pmd_offset(CONFIG_PGTABLE_LEVELS > 2 ? &pud : pudp, addr);
 	pmd = READ_ONCE(*pmdp);
 	if (pmd_none(pmd))
 		return false;
 	if (pmd_leaf(pmd)) {
+		int first;
+
 		leaf->size = pmd_cont(pmd) ? LEAF_CONT_PMD : LEAF_PMD;
 		leaf->start = addr & ~(leaf_bytes(leaf->size) - 1);
-		pmdp -= pmd_index(addr) - pmd_index(leaf->start);
-		leaf->entry = pmdp;
-		leaf->desc = pmd_val(READ_ONCE(*pmdp));
+		first = pmd_index(leaf->start) - pmd_index(addr);
+		leaf->entry = pmdp + first;
+		leaf->desc = piece_desc(pmd_val(pmd), leaf->size, first);
 		return true;
 	}
 
-	ptep = pte_offset_kernel(pmdp, addr);
+	ptep = pte_offset_kernel(&pmd, addr);
 	pte = __ptep_get(ptep);
 	if (pte_none(pte))
 		return false;
+
 	leaf->size = pte_cont(pte) ? LEAF_CONT_PTE : LEAF_PTE;
 	leaf->start = addr & ~(leaf_bytes(leaf->size) - 1);
-	ptep -= pte_index(addr) - pte_index(leaf->start);
-	leaf->entry = ptep;
-	leaf->desc = pte_val(__ptep_get(ptep));
+	leaf->entry = ptep + (pte_index(leaf->start) - pte_index(addr));
+	leaf->desc = piece_desc(pte_val(pte), leaf->size,
+				pte_index(leaf->start) - pte_index(addr));
 
 	return true;
-}
-
-/*
- * The descriptor for the n-th piece of a size that a leaf is divided into. Between a
- * block and a page the type bits differ, so they are made anew and not carried over.
- */
-static pteval_t piece_desc(pteval_t desc, enum leaf_size size, unsigned int n)
-{
-	enum leaf_size step = leaf_is_contiguous(size) ? size - 1 : size;
-	unsigned long pfn = pte_pfn(__pte(desc)) + n * (leaf_bytes(step) >> PAGE_SHIFT);
-	pteval_t prot = pgprot_val(pte_pgprot(__pte(desc)));
-
-	prot &= ~(PTE_TABLE_BIT | PTE_CONT);
-	if (size <= LEAF_CONT_PTE)
-		prot |= PTE_TABLE_BIT;	/* the type of a page */
-	if (leaf_is_contiguous(size))
-		prot |= PTE_CONT;
-
-	return pte_val(pfn_pte(pfn, __pgprot(prot)));
 }
 
 /**
@@ -244,7 +253,7 @@ static bool may_split(void)
 
 	/* Until all CPUs have been judged, one that was not may be running. */
 	if (!system_capabilities_finalized())
-		return num_online_cpus() == 1;
+		return system_state < SYSTEM_SCHEDULING;
 
 	return system_supports_bbml2_noabort();
 }
@@ -329,20 +338,7 @@ void __split_kernel_leaf(const struct kernel_leaf *leaf, void *table)
 	trace_linear_map_split(leaf->start, leaf_bytes(leaf->size));
 }
 
-/**
- * split_kernel_leaf() - split until a leaf starts at an address
- * @addr: a kernel address, page-aligned
- *
- * Splits the leaf that contains @addr level by level, and each time only the piece that
- * contains @addr further; every other leaf stays as large as it can be.
- *
- * Context: process context, may sleep, also before there are other CPUs or other tasks.
- *	    linear_map_fold_sem is held.
- * Return: 0; -EINVAL if @addr is not mapped, or its leaf may not be split on this
- *	   system; -ENOMEM if there is no memory for a table, then what was split before
- *	   stays split and maps as before.
- */
-int split_kernel_leaf(unsigned long addr)
+static int split_leaf(unsigned long addr, gfp_t gfp)
 {
 	struct kernel_leaf leaf;
 	struct ptdesc *spare = NULL;
@@ -363,7 +359,7 @@ int split_kernel_leaf(unsigned long addr)
 		if (split_needs_table(leaf.size) && !spare) {
 			/* Reclaim must not find the lock taken; so look anew after it. */
 			mutex_unlock(&split_lock);
-			spare = pagetable_alloc(GFP_PGTABLE_KERNEL, 0);
+			spare = pagetable_alloc(gfp, 0);
 			mutex_lock(&split_lock);
 			if (!spare) {
 				ret = -ENOMEM;
@@ -382,6 +378,24 @@ int split_kernel_leaf(unsigned long addr)
 		pagetable_free(spare);
 
 	return ret;
+}
+
+/**
+ * split_kernel_leaf() - split until a leaf starts at an address
+ * @addr: a kernel address, page-aligned
+ *
+ * Splits the leaf that contains @addr level by level, and each time only the piece that
+ * contains @addr further; every other leaf stays as large as it can be.
+ *
+ * Context: process context, may sleep, also before there are other CPUs or other tasks.
+ *	    linear_map_fold_sem is held.
+ * Return: 0; -EINVAL if @addr is not mapped, or its leaf may not be split on this
+ *	   system; -ENOMEM if there is no memory for a table, then what was split before
+ *	   stays split and maps as before.
+ */
+int split_kernel_leaf(unsigned long addr)
+{
+	return split_leaf(addr, GFP_PGTABLE_KERNEL);
 }
 
 /* Changing permissions */
@@ -404,7 +418,7 @@ static pteval_t change_desc(pteval_t desc, u64 set, u64 clear)
 	return desc;
 }
 
-/* Would a change split the leaf that contains an address, and is there a need to? */
+/* Split the leaf that contains an address so that one starts there, if it would change. */
 static int split_for_change(unsigned long addr, u64 set, u64 clear)
 {
 	struct kernel_leaf leaf;
@@ -526,10 +540,7 @@ int linear_map_set_valid(unsigned long start, unsigned long size, bool valid)
 	return ret;
 }
 
-/*
- * With linear_map_fold_sem held: change a range, or nothing of it. If leaves that were
- * valid get back what they lacked, a TLB could still hold the old permission.
- */
+/* With linear_map_fold_sem held: change a range, or nothing of it. */
 static int change_range(unsigned long start, unsigned long end, u64 set, u64 clear)
 {
 	bool was_valid = false;
@@ -541,7 +552,8 @@ static int change_range(unsigned long start, unsigned long end, u64 set, u64 cle
 		ret = change_leaves(start, end, set, clear, &was_valid);
 	if (ret || (set & PTE_WRITE))
 		fold_later(start, end);
-	if (was_valid && (set & PTE_WRITE))
+	/* Not made invalid before, for want of a table: nobody else invalidates it. */
+	if (was_valid && (set & PTE_VALID))
 		flush_tlb_kernel_range(start, end);
 	trace_linear_map_change(start, end, set, clear, ret);
 
@@ -569,12 +581,22 @@ int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clea
 	unsigned long first = untagged(start);
 	int ret;
 
+	if (linear_map_mode != LINEAR_MAP_LIVE)
+		return change_atomic(first, size, set, clear);
+
 	/*
 	 * The image of a hibernating system is copied by one CPU with interrupts off,
-	 * when tasks and what folds are frozen.
+	 * when tasks and what folds are frozen. A page that cannot be read is made valid
+	 * for its copy, and invalid again. It may be part of a larger leaf that some
+	 * vfree() has not finished with; that changes as a whole.
 	 */
-	if (linear_map_mode != LINEAR_MAP_LIVE || system_state == SYSTEM_SUSPEND)
-		return change_atomic(first, size, set, clear);
+	if (system_state == SYSTEM_SUSPEND) {
+		struct kernel_leaf leaf;
+
+		if (!find_kernel_leaf(first, &leaf))
+			return -EINVAL;
+		return change_atomic(leaf.start, max(size, leaf_bytes(leaf.size)), set, clear);
+	}
 
 	down_read(&linear_map_fold_sem);
 	ret = change_range(first, first + size, set, clear);
@@ -609,7 +631,7 @@ static unsigned int next_run(const struct vm_struct *area, unsigned int i,
 /**
  * linear_map_change_area() - change the linear alias of a part of a vmalloc area
  * @area: an area with pages
- * @start: first address of the part, page-aligned, without tag
+ * @start: first address of the part, page-aligned
  * @size: bytes
  * @set: bits to set in the descriptors
  * @clear: bits to clear in the descriptors
@@ -623,7 +645,7 @@ static unsigned int next_run(const struct vm_struct *area, unsigned int i,
 int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 			   unsigned long size, u64 set, u64 clear)
 {
-	unsigned int first = (start - untagged((unsigned long)area->addr)) >> PAGE_SHIFT;
+	unsigned int first = (untagged(start) - untagged((unsigned long)area->addr)) >> PAGE_SHIFT;
 	unsigned int i, end = min(first + (unsigned int)(size >> PAGE_SHIFT), area->nr_pages);
 	bool live = linear_map_mode == LINEAR_MAP_LIVE;
 	struct run run;
@@ -728,6 +750,8 @@ bool arch_kfence_init_pool(void)
 			ret = split_kernel_leaf(addr + PAGE_SIZE);
 	}
 	up_read(&linear_map_fold_sem);
+	if (ret)
+		fold_later(addr, end);
 
 	return !ret;
 }
@@ -762,7 +786,7 @@ unsigned long linear_map_bytes(enum leaf_size size)
 	return READ_ONCE(mapped_bytes[size]);
 }
 
-/* Count what maps a range, leaf by leaf. */
+/* Count what maps a range, leaf by leaf: cheap only where leaves are large. */
 static void count_range(unsigned long start, unsigned long end, int sign)
 {
 	struct kernel_leaf leaf;
@@ -837,6 +861,8 @@ void __init linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end)
 		unsigned long first = __phys_to_virt(PAGE_ALIGN(start));
 		unsigned long last = __phys_to_virt(end & PAGE_MASK);
 
+		if (first >= last)
+			continue;
 		if (!linear_map_in_pages()) {
 			count_range(first, last, 1);
 			continue;
@@ -889,22 +915,22 @@ void arch_report_meminfo(struct seq_file *m)
  * Tables for memory that is about to be added. They are all there before the first is
  * used, so painting cannot fail half way. Protected by the memory hotplug lock.
  */
-static LIST_HEAD(tables);
+static LIST_HEAD(spare_tables);
 
 static void free_tables(void)
 {
 	struct ptdesc *table, *next;
 
-	list_for_each_entry_safe(table, next, &tables, pt_list) {
+	list_for_each_entry_safe(table, next, &spare_tables, pt_list) {
 		list_del(&table->pt_list);
 		pagetable_free(table);
 	}
 }
 
 /* How many tables, each of which spans so many bytes, does a range touch? */
-static unsigned long spans(u64 start, u64 size, unsigned long bytes)
+static unsigned long spans(unsigned long start, u64 size, unsigned long bytes)
 {
-	return DIV_ROUND_UP(start + size, bytes) - start / bytes;
+	return ((start + size - 1) / bytes) - start / bytes + 1;
 }
 
 /**
@@ -917,20 +943,22 @@ static unsigned long spans(u64 start, u64 size, unsigned long bytes)
  */
 int linear_map_prepare_add(u64 start, u64 size)
 {
-	unsigned long nr = spans(start, size, PUD_SIZE) + spans(start, size, P4D_SIZE) +
-			   spans(start, size, PGDIR_SIZE);
+	unsigned long addr = __phys_to_virt(start);
+	unsigned long nr = spans(addr, size, PUD_SIZE) + spans(addr, size, P4D_SIZE) +
+			   spans(addr, size, PGDIR_SIZE);
 
 	/* In blocks, tables of pages are needed at most at the two ends. */
-	nr += linear_map_in_pages() ? spans(start, size, PMD_SIZE) : 2;
+	nr += linear_map_in_pages() ? spans(addr, size, PMD_SIZE) : 2;
 
 	while (nr--) {
-		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL, 0);
+		/* Painting clears it. */
+		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL & ~__GFP_ZERO, 0);
 
 		if (!table) {
 			free_tables();
 			return -ENOMEM;
 		}
-		list_add(&table->pt_list, &tables);
+		list_add(&table->pt_list, &spare_tables);
 	}
 
 	return 0;
@@ -945,11 +973,24 @@ int linear_map_prepare_add(u64 start, u64 size)
  */
 phys_addr_t linear_map_take_table(int shift)
 {
-	struct ptdesc *table = list_first_entry(&tables, struct ptdesc, pt_list);
+	struct ptdesc *table = list_first_entry_or_null(&spare_tables, struct ptdesc, pt_list);
 
-	list_del(&table->pt_list);
+	if (WARN_ON_ONCE(!table))
+		table = pagetable_alloc(GFP_KERNEL | __GFP_NOFAIL, 0);
+	else
+		list_del(&table->pt_list);
 
 	return __pa(ptdesc_address(table));
+}
+
+static void count_hotplug(unsigned long start, u64 size, int sign)
+{
+	mutex_lock(&split_lock);
+	if (linear_map_in_pages())
+		linear_map_count(LEAF_PTE, sign * (long)size);
+	else
+		count_range(start, start + size, sign);
+	mutex_unlock(&split_lock);
 }
 
 /**
@@ -962,10 +1003,7 @@ phys_addr_t linear_map_take_table(int shift)
 void linear_map_added(u64 start, u64 size)
 {
 	free_tables();
-
-	mutex_lock(&split_lock);
-	count_range(__phys_to_virt(start), __phys_to_virt(start) + size, 1);
-	mutex_unlock(&split_lock);
+	count_hotplug(__phys_to_virt(start), size, 1);
 }
 
 /**
@@ -983,16 +1021,38 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
 	unsigned long end = start + size;
 	struct kernel_leaf leaf;
 
+	/* The memory is offline already: it is too late to fail. */
 	if (linear_map_mode == LINEAR_MAP_LIVE) {
-		/* The memory is offline already: there is no way back but to try again. */
-		while (split_kernel_leaf(start) == -ENOMEM)
-			cond_resched();
-		while (find_kernel_leaf(end, &leaf) && split_kernel_leaf(end) == -ENOMEM)
-			cond_resched();
+		gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_NOFAIL;
+
+		WARN_ON_ONCE(split_leaf(start, gfp));
+		if (find_kernel_leaf(end, &leaf))
+			WARN_ON_ONCE(split_leaf(end, gfp));
 	}
 
-	mutex_lock(&split_lock);
-	count_range(start, end, -1);
-	mutex_unlock(&split_lock);
+	count_hotplug(start, size, -1);
 }
 #endif /* CONFIG_MEMORY_HOTPLUG */
+
+/**
+ * linear_map_hold() - keep the tables of the linear map from being folded away
+ *
+ * For who walks all of them and may sleep. Leaves may still be split.
+ *
+ * Context: process context, may sleep. Not to be nested, nor held while a permission is
+ *	    changed.
+ */
+void linear_map_hold(void)
+{
+	down_read(&linear_map_fold_sem);
+}
+
+/**
+ * linear_map_release() - the end of what linear_map_hold() began
+ *
+ * Context: process context.
+ */
+void linear_map_release(void)
+{
+	up_read(&linear_map_fold_sem);
+}

@@ -85,6 +85,15 @@ static inline bool split_needs_table(enum leaf_size size)
 	return size == LEAF_PMD || size == LEAF_PUD;
 }
 
+/* linear_map_park.S */
+typedef void (park_fn)(u32 *parked);
+extern park_fn linear_map_park;
+extern u32 linear_map_parked;
+
+/* kernel/pi/map_range.c, also called by mmu.c */
+void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
+		    int level, pte_t *tbl, bool may_use_cont, u64 va_offset);
+
 /* linear_map_fold.c */
 void linear_map_fold_later(unsigned long start, unsigned long end);
 bool linear_map_fold_enable(bool enable);

@@ -28,11 +28,14 @@
  * table is given back. Who walks the tables in software is kept out or waited for:
  *
  *  - page-table dumps hold the mmap lock of init_mm, memory hotplug its own lock;
- *  - permission changes hold linear_map_fold_sem;
+ *  - permission changes hold linear_map_fold_sem, and so does kexec, which copies the
+ *    tables of the linear map, by linear_map_hold();
+ *  - hibernation copies them on one CPU with the worker frozen;
  *  - lockless walkers have interrupts or preemption off, and the table is freed only
  *    after an RCU grace period.
  */
 #include <linux/init.h>
+#include <linux/kasan.h>
 #include <linux/kfence.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
@@ -95,15 +98,14 @@ void linear_map_fold_later(unsigned long start, unsigned long end)
 	unsigned long flags;
 
 	raw_spin_lock_irqsave(&window_lock, flags);
-	window_start = min(window_start, round_down(start, largest_leaf()));
-	window_end = max(window_end, round_up(end, largest_leaf()));
+	WRITE_ONCE(window_start, min(window_start, round_down(start, largest_leaf())));
+	WRITE_ONCE(window_end, max(window_end, round_up(end, largest_leaf())));
 	raw_spin_unlock_irqrestore(&window_lock, flags);
 
-	if (fold)
+	if (READ_ONCE(fold))
 		queue_delayed_work(system_freezable_wq, &fold_work,
 				   msecs_to_jiffies(fold_delay_ms));
 }
-
 
 static void free_table_rcu(struct rcu_head *head)
 {
@@ -120,7 +122,7 @@ static bool table_is_ours(void *table)
 static bool is_pinned(unsigned long start, unsigned long end)
 {
 #ifdef CONFIG_KFENCE
-	unsigned long pool = (unsigned long)READ_ONCE(__kfence_pool);
+	unsigned long pool = (unsigned long)kasan_reset_tag(READ_ONCE(__kfence_pool));
 
 	if (pool && start < pool + KFENCE_POOL_SIZE && end > pool)
 		return true;
@@ -307,35 +309,42 @@ static bool take_window(void)
 	if (any) {
 		todo_start = window_start;
 		todo_end = window_end;
-		window_start = ULONG_MAX;
-		window_end = 0;
+		WRITE_ONCE(window_start, ULONG_MAX);
+		WRITE_ONCE(window_end, 0);
 	}
 	raw_spin_unlock_irq(&window_lock);
 
 	return any;
 }
 
+static bool window_is_empty(void)
+{
+	return READ_ONCE(window_start) >= READ_ONCE(window_end);
+}
+
 static void fold_work_fn(struct work_struct *work)
 {
 	long budget = FOLD_BUDGET;
 
-	if (!fold || linear_map_mode != LINEAR_MAP_LIVE || !system_supports_bbml2_noabort())
+	if (!READ_ONCE(fold) || linear_map_mode != LINEAR_MAP_LIVE || !system_supports_bbml2_noabort())
 		return;
 	if (todo_start >= todo_end && !take_window())
 		return;
 
 	get_online_mems();
 	mmap_write_lock(&init_mm);
-	down_write(&linear_map_fold_sem);
-	while (todo_start < todo_end && budget > 0)
-		todo_start = fold_step(todo_start, &budget);
-	up_write(&linear_map_fold_sem);
+	/* A permission change may wait for memory: do not keep others waiting with it. */
+	if (down_write_trylock(&linear_map_fold_sem)) {
+		while (todo_start < todo_end && budget > 0)
+			WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+		up_write(&linear_map_fold_sem);
+	}
 	mmap_write_unlock(&init_mm);
 	put_online_mems();
 
 	if (todo_start < todo_end)
 		queue_delayed_work(system_freezable_wq, &fold_work, FOLD_PAUSE);
-	else if (window_start < window_end)
+	else if (!window_is_empty())
 		queue_delayed_work(system_freezable_wq, &fold_work,
 				   msecs_to_jiffies(fold_delay_ms));
 }
@@ -351,9 +360,9 @@ static void fold_work_fn(struct work_struct *work)
  */
 bool linear_map_fold_enable(bool enable)
 {
-	bool before = fold;
+	bool before = READ_ONCE(fold);
 
-	fold = enable;
+	WRITE_ONCE(fold, enable);
 	if (!enable)
 		cancel_delayed_work_sync(&fold_work);
 	else
@@ -363,18 +372,20 @@ bool linear_map_fold_enable(bool enable)
 	return before;
 }
 
+#ifdef CONFIG_ARM64_LINEAR_MAP_KUNIT_TEST
 /**
  * linear_map_fold_now() - fold all that can be folded
  *
- * Context: process context, may sleep. Folding is allowed.
+ * Context: process context, may sleep. Does nothing if folding is not allowed.
  */
 void linear_map_fold_now(void)
 {
 	do {
 		mod_delayed_work(system_freezable_wq, &fold_work, 0);
 		flush_delayed_work(&fold_work);
-	} while (todo_start < todo_end || window_start < window_end);
+	} while (READ_ONCE(fold) && (todo_start < todo_end || !window_is_empty()));
 }
+#endif
 
 static int set_fold(const char *val, const struct kernel_param *kp)
 {

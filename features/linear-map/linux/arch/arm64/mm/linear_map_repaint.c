@@ -25,6 +25,7 @@
 #include <linux/stop_machine.h>
 
 #include <asm/bbml2.h>
+#include <asm/daifflags.h>
 #include <asm/linear_map.h>
 #include <asm/mmu_context.h>
 #include <asm/pgalloc.h>
@@ -34,14 +35,7 @@
 
 #include "linear_map.h"
 
-typedef void (park_fn)(u32 *parked);
-extern park_fn linear_map_park;
-extern u32 linear_map_parked;
-
-void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
-		    int level, pte_t *tbl, bool may_use_cont, u64 va_offset);
-
-static LIST_HEAD(tables);
+static LIST_HEAD(repaint_tables);
 
 /**
  * linear_map_map_park_flag() - let CPUs that wait in the ID map write their counter
@@ -53,7 +47,7 @@ void __init linear_map_map_park_flag(void)
 	u64 pa = __pa_symbol(&linear_map_parked);
 	u64 ptep;
 
-	/* Without other CPUs, or without blocks, nobody is going to be parked. */
+	/* Only what may be repainted needs somebody parked. */
 	if (linear_map_mode != LINEAR_MAP_LIVE)
 		return;
 
@@ -83,14 +77,16 @@ static void __init allocate_tables(void)
 		if (!table)
 			panic("linear map: no memory to repaint it with pages (table %lu of %lu)\n",
 			      i, nr);
-		list_add(&table->pt_list, &tables);
+		list_add(&table->pt_list, &repaint_tables);
 	}
 }
 
 static void *__init take_table(void)
 {
-	struct ptdesc *table = list_first_entry(&tables, struct ptdesc, pt_list);
+	struct ptdesc *table = list_first_entry_or_null(&repaint_tables, struct ptdesc, pt_list);
 
+	if (!table)
+		panic("linear map: more tables needed to repaint it than blocks were counted\n");
 	list_del(&table->pt_list);
 
 	return ptdesc_address(table);
@@ -104,15 +100,16 @@ static bool __init is_image_alias(unsigned long addr)
 }
 
 /*
- * Split the leaf that starts at an address until it is a page, then the next one. Only
- * this CPU is using the tables, and its TLB takes the changes.
+ * Split the leaf that starts at an address until it is a page. The last split is that of
+ * a contiguous range, and makes all its pages single; go on behind it. Only this CPU is
+ * using the tables, and its TLB takes the changes.
  */
 static void __init split_all(unsigned long start, unsigned long end)
 {
 	struct kernel_leaf leaf;
 	unsigned long addr;
 
-	for (addr = start; addr < end; addr += PAGE_SIZE) {
+	for (addr = start; addr < end; addr = (addr | ~CONT_PTE_MASK) + 1) {
 		if (is_image_alias(addr) || !find_kernel_leaf(addr, &leaf))
 			continue;
 		while (leaf.size != LEAF_PTE) {
@@ -148,15 +145,20 @@ static void __init repaint(unsigned int others)
 
 static int __init __nocfi repaint_cpu(void *unused)
 {
+	unsigned long flags;
+
 	/* The one that painted: no other is known to have the feature. */
 	if (!smp_processor_id()) {
 		repaint(num_online_cpus() - 1);
 		return 0;
 	}
 
+	/* Not even an NMI or an SError could be taken: the vectors are not mapped. */
+	flags = local_daif_save();
 	cpu_install_idmap();
 	((park_fn *)__pa_symbol(linear_map_park))((u32 *)__pa_symbol(&linear_map_parked));
 	cpu_uninstall_idmap();
+	local_daif_restore(flags);
 
 	return 0;
 }
@@ -176,6 +178,10 @@ void __init linear_map_finalise(void)
 	allocate_tables();
 	stop_machine(repaint_cpu, NULL, cpu_online_mask);
 	linear_map_mode = LINEAR_MAP_PAGES;
+
+	/* The blocks of the image's alias were counted too. */
+	while (!list_empty(&repaint_tables))
+		pagetable_free(virt_to_ptdesc(take_table()));
 
 	pr_info("pages (repainted: a secondary CPU is not known to have BBM level 2 without aborts)\n");
 }

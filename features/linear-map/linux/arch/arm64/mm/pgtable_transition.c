@@ -10,7 +10,7 @@
  * over a valid one, and warns with both descriptors if the change
  *
  *  - has another output address, unless both entries are read-only and the memory at
- *    both addresses has the same contents;
+ *    both addresses has the same contents, or all other CPUs are kept away;
  *  - has another memory type or shareability, but for Normal and Normal Tagged;
  *  - goes from not global to global;
  *  - makes leaves larger or smaller, table and contiguous bit included, where not all

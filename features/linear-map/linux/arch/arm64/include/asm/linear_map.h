@@ -31,6 +31,10 @@ int linear_map_prepare_add(u64 start, u64 size);
 void linear_map_added(u64 start, u64 size);
 void linear_map_prepare_remove(unsigned long start, u64 size);
 
+/* Walking */
+void linear_map_hold(void);
+void linear_map_release(void);
+
 /* Unequal CPUs */
 void linear_map_map_park_flag(void);
 void linear_map_finalise(void);
@@ -43,6 +47,8 @@ static inline void linear_map_painted(phys_addr_t kernel_start, phys_addr_t kern
 static inline int linear_map_prepare_add(u64 start, u64 size) { return 0; }
 static inline void linear_map_added(u64 start, u64 size) { }
 static inline void linear_map_prepare_remove(unsigned long start, u64 size) { }
+static inline void linear_map_hold(void) { }
+static inline void linear_map_release(void) { }
 static inline void linear_map_map_park_flag(void) { }
 static inline void linear_map_finalise(void) { }
 

@@ -6,6 +6,8 @@
 #ifndef __ASM_PGTABLE_TRANSITION_H
 #define __ASM_PGTABLE_TRANSITION_H
 
+#ifndef __ASSEMBLY__
+
 #include <linux/types.h>
 
 #ifdef CONFIG_ARM64_PGTABLE_TRANSITION_CHECK
@@ -42,5 +44,7 @@ static inline void pgtable_transition_pause(void) { }
 static inline void pgtable_transition_resume(void) { }
 
 #endif /* CONFIG_ARM64_PGTABLE_TRANSITION_CHECK */
+
+#endif /* !__ASSEMBLY__ */
 
 #endif /* __ASM_PGTABLE_TRANSITION_H */

@@ -1,0 +1,62 @@
+"""The experiment measures what it says, and the feature keeps its promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewright import measure, workspace
+
+SPACE = workspace.find()
+
+pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU")
+
+
+@pytest.fixture(scope="module")
+def values():
+    """The quick experiment's values, by the name of the figure and then by side."""
+    experiment = measure.load(SPACE, "linear-map")
+    report = measure.measure(SPACE, experiment, measure.base_and_patched(), quick=True)
+    return {figure.name: figure.values for figure in report.figures}
+
+
+def test_tables_take_no_more_memory_than_with_rodata_on(values):
+    gained = values["MemTotal gained"]
+    # A page of tables for each 512 pages of 8 GiB.
+    assert gained["rodata=on"] > 15 << 10
+    assert gained["patched"] >= 0.995 * gained["rodata=on"]
+    assert gained["nobbml2"] < 0.01 * gained["rodata=on"]
+
+
+def test_boot_takes_no_more_instructions_than_with_rodata_on(values):
+    boot = values["until init runs"]
+    assert boot["base"] > 1.05 * boot["rodata=on"]
+    assert boot["patched"] < 1.02 * boot["rodata=on"]
+
+
+def test_folding_undoes_what_modules_split(values):
+    kilobytes = {
+        moment: values[f"DirectMap4k {when}"]
+        for moment, when in (
+            ("boot", "after boot"),
+            ("loaded", "with the modules loaded"),
+            ("settled", "after the cycles"),
+        )
+    }
+    for side in ("folding", "no folding"):
+        assert kilobytes["loaded"][side] > kilobytes["boot"][side]
+    assert kilobytes["settled"]["folding"] == kilobytes["boot"]["folding"]
+    assert kilobytes["settled"]["no folding"] >= kilobytes["loaded"]["no folding"]
+    for level in ("cont_pte", "pmd", "cont_pmd"):
+        assert values[f"split {level}"]["folding"] > 0
+        assert values[f"fold {level}"]["folding"] > 0
+        assert values[f"fold {level}"]["no folding"] == 0
+
+
+def test_programs_take_about_as_many_instructions(subtests, values):
+    """Loading modules splits and folds; what else runs does not notice."""
+    names = [name for name in values if name in ("fio on dm-crypt", "cached file")]
+    assert len(names) == 2
+    for name in names:
+        with subtests.test(name):
+            counts = values[name]
+            assert abs(counts["patched"] / counts["base"] - 1) < 0.03

@@ -1,0 +1,143 @@
+"""What the linear map is made of, on which processors, and what it says about it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagewright.machine import Machine
+
+LEVEL_2 = "max,midr=0x410fd842"
+# Has BBM level 2 by its ID register, but is on no list.
+UNLISTED = "max,midr=0x410fd491"
+LISTED = {
+    "Cortex-X4 r0p3": 0x410FD823,
+    "Cortex-A520AE": 0x410FD880,
+    "Cortex-A715": 0x410FD4D0,
+    "Cortex-A720AE": 0x410FD890,
+    "Cortex-A725": 0x410FD870,
+    "Neoverse-N3": 0x410FD8E0,
+    "Neoverse-V3 r0p2": 0x410FD842,
+    "Neoverse-V3AE r0p2": 0x410FD832,
+    "NVIDIA Olympus": 0x4E0F0100,
+    "AmpereOne": 0xC00FAC30,
+    "AmpereOne A": 0xC00FAC40,
+}
+MODULES = ("crypto_null", "dummy", "veth")
+
+
+def mode(guest: Machine) -> str:
+    """Return what the kernel last said of the linear map."""
+    lines = re.findall(r"linear map: (.*)", guest.check("dmesg"))
+    assert lines, "the kernel said nothing of the linear map"
+    return lines[-1]
+
+
+def direct_map(guest: Machine) -> dict[str, int]:
+    """Return the kB that leaves of each size map."""
+    text = guest.check("cat /proc/meminfo")
+    return {size: int(kb) for size, kb in re.findall(r"DirectMap(\w+): +(\d+) kB", text)}
+
+
+def vmstat(guest: Machine) -> dict[str, int]:
+    text = guest.check("grep ^linear_map_ /proc/vmstat")
+    return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+
+
+def in_pages(guest: Machine) -> bool:
+    """Whether all but the alias of the kernel image, which never changes, is pages."""
+    sizes = direct_map(guest)
+    return sizes["1G"] == sizes["32M"] == 0 and sizes["2M"] < 32 << 10 < sizes["4k"]
+
+
+@pytest.mark.parametrize("midr", LISTED.values(), ids=LISTED)
+def test_listed_cpu_boots_in_blocks(machine, midr):
+    guest = machine(cpu=f"max,midr={midr:#x}", memory="512M")
+    assert mode(guest).startswith("blocks (split and folded back live")
+    sizes = direct_map(guest)
+    assert sizes["4k"] < 4 << 10
+    assert sizes["32M"] > 400 << 10
+
+
+@pytest.mark.parametrize(
+    ("cpu", "append", "said"),
+    [
+        (UNLISTED, "", "pages (the boot CPU is not known to have BBM level 2 without aborts"),
+        ("max,midr=0x410fd822", "", "pages (the boot CPU is not known"),  # X4 r0p2: too old
+        (LEVEL_2, "arm64.nobbml2", "pages (arm64.nobbml2;"),
+        (LEVEL_2, "arm64.nobbml2_cpus=0", "pages (the boot CPU is not known"),
+        (UNLISTED, "rodata=on", "pages (the boot CPU is not known"),  # late KFENCE needs pages
+        (UNLISTED, "rodata=on kfence.sample_interval=100000", "blocks (its permissions do not"),
+        (LEVEL_2, "rodata=off kfence.sample_interval=100000", "blocks (its permissions do not"),
+        (LEVEL_2, "rodata=on", "blocks (split and folded back live"),  # for late KFENCE
+    ],
+)
+def test_mode_and_its_reason(machine, cpu, append, said):
+    guest = machine(cpu=cpu, append=append)
+    assert mode(guest).startswith(said)
+    assert in_pages(guest) == said.startswith("pages")
+    assert guest.warnings() == ""
+
+
+@pytest.mark.parametrize(("smp", "lacking"), [(2, "1"), (4, "2"), (8, "1,5-7")])
+def test_unequal_cpus_go_back_to_pages(machine, smp, lacking):
+    guest = machine(cpu=LEVEL_2, smp=smp, append=f"arm64.nobbml2_cpus={lacking}")
+    assert mode(guest).startswith("pages (repainted: a secondary CPU")
+    assert in_pages(guest)
+    assert guest.check("nproc").strip() == str(smp)
+    sizes = direct_map(guest)
+    for _ in range(3):
+        guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m && rmmod $m || exit 1; done")
+    assert direct_map(guest) == sizes
+    assert not any(v for name, v in vmstat(guest).items() if "fold" in name)
+    assert guest.warnings() == ""
+
+
+def test_late_cpu_without_it_is_refused(machine):
+    guest = machine(cpu=LEVEL_2, smp=3, append="maxcpus=1 arm64.nobbml2_cpus=2")
+    assert mode(guest).startswith("blocks")
+    guest.check("echo 1 >/sys/devices/system/cpu/cpu1/online")
+    assert guest.run("echo 1 >/sys/devices/system/cpu/cpu2/online").status != 0
+    assert guest.check("cat /sys/devices/system/cpu/online").strip() == "0-1"
+    assert re.search(
+        r"CPU2: Detected conflict for capability \d+ \(Break-before-make level 2",
+        guest.check("dmesg"),
+    )
+
+
+def test_modules_split_and_are_folded_back(machine):
+    guest = machine(cpu=LEVEL_2, memory="4G", append="linear_map.fold_delay_ms=200")
+    before = direct_map(guest)
+    assert before["1G"] >= 2 << 20
+    guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m || exit 1; done; sleep 1")
+    loaded = direct_map(guest)
+    assert loaded["4k"] > before["4k"]
+    assert sum(loaded.values()) == sum(before.values())
+    # No more than the blocks in which the modules lie.
+    assert before["32M"] + before["1G"] - loaded["32M"] - loaded["1G"] <= 1 << 20 << 1
+    guest.check(f"rmmod {' '.join(reversed(MODULES))}; sleep 2")
+    assert direct_map(guest) == before
+    counts = vmstat(guest)
+    assert counts["linear_map_split_pmd"] == counts["linear_map_fold_pmd"] > 0
+    assert counts["linear_map_split_pud"] == counts["linear_map_fold_pud"]
+
+
+def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
+    options = "linear_map.fold=0 linear_map.fold_delay_ms=100"
+    guest = machine(cpu=LEVEL_2, append=options)
+    before = direct_map(guest)
+    guest.check("modprobe dummy && rmmod dummy; sleep 1")
+    assert direct_map(guest)["4k"] > before["4k"]
+    guest.check("echo 1 >/sys/module/linear_map/parameters/fold; sleep 1")
+    assert direct_map(guest) == before
+
+
+def test_tracepoints_tell_of_splits_and_folds(machine):
+    guest = machine(cpu=LEVEL_2, append="linear_map.fold_delay_ms=100")
+    guest.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")
+    guest.check("echo 1 >/sys/kernel/tracing/events/linear_map/enable")
+    guest.check("modprobe dummy && rmmod dummy; sleep 1")
+    trace = guest.check("cat /sys/kernel/tracing/trace")
+    for event in ("linear_map_split", "linear_map_change", "linear_map_fold"):
+        assert re.search(rf"{event}: start=[0-9a-f]+ ", trace)
