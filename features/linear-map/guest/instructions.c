@@ -34,7 +34,7 @@ static uint64_t now(void)
 
 	asm volatile("isb; mrs %0, cntvct_el0" : "=r" (count) : : "memory");
 	asm volatile("mrs %0, cntfrq_el0" : "=r" (frequency));
-	return (unsigned __int128)count * 1000000000 / frequency;
+	return (__uint128_t)count * 1000000000 / frequency;
 }
 
 /* How long the processor has been idle since boot, in nanoseconds. */

@@ -34,6 +34,8 @@
  */
 #define pr_fmt(fmt) "linear map: " fmt
 
+#include <kunit/static_stub.h>
+
 #include <linux/init.h>
 #include <linux/kasan.h>
 #include <linux/kernel.h>
@@ -338,6 +340,14 @@ void __split_kernel_leaf(const struct kernel_leaf *leaf, void *table)
 	trace_linear_map_split(leaf->start, leaf_bytes(leaf->size));
 }
 
+/* Tests make it fail. */
+struct ptdesc *alloc_split_table(gfp_t gfp)
+{
+	KUNIT_STATIC_STUB_REDIRECT(alloc_split_table, gfp);
+
+	return pagetable_alloc(gfp, 0);
+}
+
 static int split_leaf(unsigned long addr, gfp_t gfp)
 {
 	struct kernel_leaf leaf;
@@ -359,7 +369,7 @@ static int split_leaf(unsigned long addr, gfp_t gfp)
 		if (split_needs_table(leaf.size) && !spare) {
 			/* Reclaim must not find the lock taken; so look anew after it. */
 			mutex_unlock(&split_lock);
-			spare = pagetable_alloc(gfp, 0);
+			spare = alloc_split_table(gfp);
 			mutex_lock(&split_lock);
 			if (!spare) {
 				ret = -ENOMEM;
@@ -802,7 +812,7 @@ static void count_range(unsigned long start, unsigned long end, int sign)
 	}
 }
 
-static const char *mode_reason __initdata;
+static const char *mode_reason __ro_after_init;
 
 /**
  * linear_map_choose_mode() - what is the linear map to be painted with?

@@ -65,6 +65,7 @@ extern enum linear_map_mode linear_map_mode;
  */
 extern struct rw_semaphore linear_map_fold_sem;
 
+struct ptdesc *alloc_split_table(gfp_t gfp);
 unsigned long leaf_bytes(enum leaf_size size);
 bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf);
 int split_kernel_leaf(unsigned long addr);

@@ -9,10 +9,10 @@
  * Tables that are no longer needed are freed.
  *
  * It is done lazily, by a worker: whoever gives back memory says where, and the worker
- * goes through the window of all such places a while later. It does a bounded piece of work at a time and then lets permission changes pass. The
- * window is the only state there is, so nothing is allocated to remember a place, and no
- * place can be forgotten. Blocks are passed over in one step each, and almost all of the
- * map is blocks.
+ * goes through the window of all such places a while later. It does a bounded piece of
+ * work at a time and then lets permission changes pass. The window is the only state
+ * there is, so nothing is allocated to remember a place, and no place can be forgotten.
+ * Blocks are passed over in one step each, and almost all of the map is blocks.
  *
  * Only memory with the default permission is folded, although read-only pages could be,
  * too. So a leaf with another permission never reaches beyond the memory of its one
@@ -60,7 +60,7 @@ static bool fold = true;
 
 static unsigned int fold_delay_ms = 1000;
 module_param(fold_delay_ms, uint, 0644);
-MODULE_PARM_DESC(fold_delay_ms, "Fold so many milliseconds after memory was given back (default: 1000)");
+MODULE_PARM_DESC(fold_delay_ms, "Milliseconds until memory is folded (default: 1000)");
 
 /* How many entries the worker reads before it lets others pass, and for how long. */
 #define FOLD_BUDGET	(8 * PTRS_PER_PTE)
@@ -326,7 +326,8 @@ static void fold_work_fn(struct work_struct *work)
 {
 	long budget = FOLD_BUDGET;
 
-	if (!READ_ONCE(fold) || linear_map_mode != LINEAR_MAP_LIVE || !system_supports_bbml2_noabort())
+	if (!READ_ONCE(fold) || linear_map_mode != LINEAR_MAP_LIVE ||
+	    !system_supports_bbml2_noabort())
 		return;
 	if (todo_start >= todo_end && !take_window())
 		return;

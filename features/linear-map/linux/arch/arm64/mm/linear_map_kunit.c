@@ -5,14 +5,16 @@
  * They work on memory of their own, taken in large contiguous pieces, whose part of the
  * live linear map they split. Where the system does not split, they are skipped.
  */
+#include <kunit/static_stub.h>
 #include <kunit/test.h>
 
-#include <linux/delay.h>
+#include <linux/cpu.h>
 #include <linux/gfp.h>
 #include <linux/kfence.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/prandom.h>
+#include <linux/smp.h>
 #include <linux/set_memory.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -218,7 +220,7 @@ static void compare(struct kunit *test, const struct region *region, const struc
 		if (model->read_only[page])
 			expected = (expected & ~PTE_WRITE) | PTE_RDONLY;
 		if (leaf.desc != expected || leaf.size != expected_size(model, page)) {
-			KUNIT_FAIL(test, "%s %u: page %lu: size %d, not %d; descriptor %llx, not %llx",
+			KUNIT_FAIL(test, "%s %u: page %lu: size %d not %d, %llx not %llx",
 				   when, round, page, leaf.size, expected_size(model, page),
 				   leaf.desc, expected);
 			return;
@@ -363,6 +365,59 @@ static void one_page_takes_few_tables(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, after[LINEAR_MAP_SPLIT_PMD] - before[LINEAR_MAP_SPLIT_PMD], 1);
 }
 
+static unsigned int tables_left;
+
+static struct ptdesc *alloc_few_tables(gfp_t gfp)
+{
+	if (!tables_left)
+		return NULL;
+	tables_left--;
+
+	return pagetable_alloc(gfp, 0);
+}
+
+/* A change that needs two tables, with none, one and two to be had. */
+static void failed_allocation_changes_nothing(struct kunit *test)
+{
+	struct region *region = take_region(test, 4 * PMD_SIZE, LEAF_PMD);
+	unsigned long start = region->start + PMD_SIZE / 2, end = start + 2 * PMD_SIZE;
+	unsigned int have, before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	histogram(test, region, before);
+	kunit_activate_static_stub(test, alloc_split_table, alloc_few_tables);
+	for (have = 0; have < 2; have++) {
+		tables_left = have;
+		KUNIT_EXPECT_EQ(test, linear_map_change(start, end - start, PTE_RDONLY, PTE_WRITE),
+				-ENOMEM);
+		for (addr = region->start; addr < region->start + region->size;
+		     addr = leaf.start + leaf_bytes(leaf.size)) {
+			KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+			KUNIT_EXPECT_EQ(test, leaf.desc,
+					linear_map_default_desc(leaf.start, leaf.size));
+		}
+
+		/* What was split in vain is folded back, without being asked. */
+		linear_map_fold_enable(true);
+		linear_map_fold_now();
+		linear_map_fold_enable(false);
+		for (addr = region->start; addr < region->start + region->size; addr += PMD_SIZE)
+			KUNIT_EXPECT_EQ(test, split_kernel_leaf(addr), 0);
+		histogram(test, region, after);
+		KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+	}
+
+	tables_left = 2;
+	KUNIT_EXPECT_EQ(test, linear_map_change(start, end - start, PTE_RDONLY, PTE_WRITE), 0);
+	KUNIT_EXPECT_EQ(test, tables_left, 0);
+
+	/* Giving back takes none. */
+	KUNIT_EXPECT_EQ(test, linear_map_change(start, end - start, PTE_VALID | PTE_WRITE,
+						PTE_RDONLY), 0);
+	kunit_deactivate_static_stub(test, alloc_split_table);
+}
+
 /* Try to write through the linear map, as an attacker or a stray pointer would. */
 static bool can_write(const void *addr)
 {
@@ -376,6 +431,34 @@ static bool can_read(const void *addr)
 	u32 value;
 
 	return !copy_from_kernel_nofault(&value, addr, sizeof(value));
+}
+
+struct probe {
+	const void *addr;
+	bool readable;
+};
+
+static void probe_here(void *data)
+{
+	struct probe *probe = data;
+
+	probe->readable = can_read(probe->addr);
+}
+
+/* On every CPU: one that was left out of the invalidation would still see it. */
+static unsigned int cpus_that_can_read(const void *addr)
+{
+	struct probe probe = { .addr = addr };
+	unsigned int cpu, count = 0;
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu) {
+		smp_call_function_single(cpu, probe_here, &probe, true);
+		count += probe.readable;
+	}
+	cpus_read_unlock();
+
+	return count;
 }
 
 static void image_alias_is_read_only(struct kunit *test)
@@ -425,26 +508,32 @@ static void vmalloc_alias_is_protected(struct kunit *test)
 
 static void secret_page_is_gone(struct kunit *test)
 {
-	struct page *page;
+	struct page *pages, *page;
 
 	if (!can_set_direct_map())
 		kunit_skip(test, "the linear map does not change");
 
-	page = alloc_page(GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, page);
+	pages = alloc_pages(GFP_KERNEL, 2);
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+	page = pages + 1;
+	KUNIT_EXPECT_EQ(test, cpus_that_can_read(page_address(page)), num_online_cpus());
 
 	/* As memfd_secret(2) does it. */
 	KUNIT_EXPECT_EQ(test, set_direct_map_invalid_noflush(page), 0);
 	flush_tlb_kernel_range((unsigned long)page_address(page),
 			       (unsigned long)page_address(page) + PAGE_SIZE);
-	KUNIT_EXPECT_FALSE(test, can_read(page_address(page)));
+	KUNIT_EXPECT_EQ(test, cpus_that_can_read(page_address(page)), 0);
 	KUNIT_EXPECT_FALSE(test, kernel_page_present(page));
 
+	/* Its neighbours are not. */
+	KUNIT_EXPECT_TRUE(test, can_write(page_address(page - 1)));
+	KUNIT_EXPECT_TRUE(test, can_write(page_address(page + 1)));
+
 	KUNIT_EXPECT_EQ(test, set_direct_map_default_noflush(page), 0);
-	KUNIT_EXPECT_TRUE(test, can_read(page_address(page)));
+	KUNIT_EXPECT_EQ(test, cpus_that_can_read(page_address(page)), num_online_cpus());
 	KUNIT_EXPECT_TRUE(test, can_write(page_address(page)));
 	KUNIT_EXPECT_TRUE(test, kernel_page_present(page));
-	__free_page(page);
+	__free_pages(pages, 2);
 }
 
 /* Which implementations are trusted; the level-3 ID cannot be had from an emulator. */
@@ -476,11 +565,13 @@ static void allow_list(struct kunit *test)
 	};
 	unsigned int i;
 
-	for (i = 0; i < ARRAY_SIZE(cases); i++)
-		KUNIT_EXPECT_EQ_MSG(test, arm64_has_bbml2_noabort(cases[i].midr,
-				    cases[i].bbm << ID_AA64MMFR2_EL1_BBM_SHIFT),
+	for (i = 0; i < ARRAY_SIZE(cases); i++) {
+		u64 mmfr2 = cases[i].bbm << ID_AA64MMFR2_EL1_BBM_SHIFT;
+
+		KUNIT_EXPECT_EQ_MSG(test, arm64_has_bbml2_noabort(cases[i].midr, mmfr2),
 				    cases[i].expected, "MIDR_EL1 %x, BBM %llu",
 				    cases[i].midr, cases[i].bbm);
+	}
 }
 
 /* Folding by the way would change what a test looks at. */
@@ -507,6 +598,7 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(invalid_blocks_stay_leaves),
 	KUNIT_CASE(default_is_folded_back),
 	KUNIT_CASE(one_page_takes_few_tables),
+	KUNIT_CASE(failed_allocation_changes_nothing),
 	KUNIT_CASE(splits_only_at_the_ends),
 	KUNIT_CASE(leaf_start_needs_no_split),
 	KUNIT_CASE(unmapped_is_an_error),
@@ -520,6 +612,7 @@ static struct kunit_suite linear_map_suite = {
 	.exit = resume_folding,
 	.test_cases = linear_map_cases,
 };
+
 kunit_test_suite(linear_map_suite);
 
 MODULE_DESCRIPTION("KUnit tests of the linear map in blocks");

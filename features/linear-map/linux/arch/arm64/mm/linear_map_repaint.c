@@ -127,6 +127,7 @@ static void __init repaint(unsigned int others)
 	phys_addr_t start, end;
 	u64 i;
 
+	/* Pairs with the store-release of each CPU that parks. */
 	while (smp_load_acquire(&linear_map_parked) != others)
 		cpu_relax();
 
@@ -138,6 +139,7 @@ static void __init repaint(unsigned int others)
 	flush_tlb_all();
 	pgtable_transition_resume();
 
+	/* Pairs with the load-acquire that they spin on. */
 	smp_store_release(&linear_map_parked, 0);
 	dsb(ishst);
 	sev();

@@ -177,7 +177,7 @@ void report_pgtable_transition(const void *entry, u64 old, u64 new, unsigned int
 	KUNIT_STATIC_STUB_REDIRECT(report_pgtable_transition, entry, old, new, shift, error);
 
 	if (atomic_inc_return(&reports) <= MAX_REPORTS)
-		WARN(1, "page-table entry at %px, which maps 2^%u bytes: %016llx -> %016llx: %s\n",
+		WARN(1, "page-table entry at %p, which maps 2^%u bytes: %016llx -> %016llx: %s\n",
 		     entry, shift, old, new, error);
 }
 

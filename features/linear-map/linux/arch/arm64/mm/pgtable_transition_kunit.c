@@ -172,6 +172,7 @@ static struct kunit_suite pgtable_transition_suite = {
 	.name = "pgtable_transition",
 	.test_cases = pgtable_transition_cases,
 };
+
 kunit_test_suite(pgtable_transition_suite);
 
 MODULE_DESCRIPTION("KUnit tests of the checker of page-table changes");

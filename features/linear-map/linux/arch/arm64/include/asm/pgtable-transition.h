@@ -26,20 +26,20 @@ void pgtable_transition_resume(void);
  * To be called before an entry is written; @shift says how much the entry maps. Only
  * changes from valid to valid can be wrong.
  */
-#define check_pgtable_transition(entry, new, shift)				\
-do {										\
-	if (static_branch_unlikely(&pgtable_transition_key)) {			\
-		u64 __old = READ_ONCE(*(const u64 *)(entry));			\
-										\
-		if ((__old & (new) & 1) && __old != (new))			\
-			__check_pgtable_transition(entry, __old, new, shift);	\
-	}									\
-} while (0)
+static __always_inline void check_pgtable_transition(const void *entry, u64 new,
+						     unsigned int shift)
+{
+	if (static_branch_unlikely(&pgtable_transition_key)) {
+		u64 old = READ_ONCE(*(const u64 *)entry);
+
+		if ((old & new & 1) && old != new)
+			__check_pgtable_transition(entry, old, new, shift);
+	}
+}
 
 #else
 
-#define check_pgtable_transition(entry, new, shift)	do { } while (0)
-
+static inline void check_pgtable_transition(const void *entry, u64 new, unsigned int shift) { }
 static inline void pgtable_transition_pause(void) { }
 static inline void pgtable_transition_resume(void) { }
 
