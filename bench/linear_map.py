@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pagewright.linearmap import CPU, EARLY_KFENCE
+from pagewright.linearmap import EARLY_KFENCE
 from pagewright.measure import Experiment, Figure, Part, Side, Values, Work
 
 BASE = Side("base", "base-4k")
@@ -44,7 +44,6 @@ MODULES = "crypto_null dummy veth"
 COUNTING: Mapping[str, Any] = {
     "icount": True,
     "smp": 1,
-    "cpu": CPU,
     "append": f"{EARLY_KFENCE} brd.rd_size=16384 init={COUNTER}",
 }
 
@@ -159,7 +158,7 @@ def parts(quick: bool) -> list[Part]:
         Part(large, memory),
         Part(large, memory, (BASE_ON, SWITCHED_OFF)),
         Part({**COUNTING, "memory": "2G"}, programs, (BASE, BASE_ON, PATCHED)),
-        Part({"cpu": CPU, "memory": "2G", "append": EARLY_KFENCE}, [cycles], (NO_FOLDING, FOLDING)),
+        Part({"memory": "2G", "append": EARLY_KFENCE}, [cycles], (NO_FOLDING, FOLDING)),
     ]
 
 

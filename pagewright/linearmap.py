@@ -17,9 +17,6 @@ from rich.table import Table
 from pagewright.errors import PagewrightError
 from pagewright.machine import Machine, MachineOptions, boot
 
-# A Neoverse V3 r0p2: a CPU that may change the size of a live mapping.
-CPU = "max,midr=0x410fd842"
-
 # Our configuration switches KFENCE off until it is asked for, and base kernels keep pages
 # for the sake of a KFENCE that may still come, even with rodata=on. This gives it its pool
 # at boot, as in Debian's kernels, and lets it sample next to nothing.

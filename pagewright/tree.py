@@ -87,15 +87,18 @@ def assemble(workspace: Workspace, source: Source, discard: bool = False) -> Pat
         PagewrightError: a hook does not apply (the tree stays as it was), a new
             file exists in the kernel already, or unrefreshed edits would be lost.
     """
+    tree = workspace.tree
+    new = Manifest(source.package_version, hooks=_hooks(workspace))
+    new.key = _key(workspace, new)
+    # As a rule there is nothing to do, and others may be compiling what is there.
+    with lock(workspace.out, "the assembled tree", shared=True):
+        if not discard and _is_current(tree, new):
+            return tree
     with lock(workspace.out, "the assembled tree"):
-        tree = workspace.tree
+        if not discard and _is_current(tree, new):
+            return tree
         old = Manifest.read(tree)
-        new = Manifest(source.package_version, hooks=_hooks(workspace))
-        new.key = _key(workspace, new)
         if old and not discard:
-            _check_stack(tree, old)
-            if old.key == new.key:
-                return tree
             _refuse_to_lose_edits(tree, old)
         with tempfile.TemporaryDirectory(dir=workspace.out, prefix="assemble-") as scratch:
             stage = Path(scratch) / "stage"
@@ -114,6 +117,15 @@ def assemble(workspace: Workspace, source: Source, discard: bool = False) -> Pat
             f"{len(new.links)} new files"
         )
         return tree
+
+
+def _is_current(tree: Path, wanted: Manifest) -> bool:
+    """Whether a tree is there, unharmed, and made of what is wanted."""
+    there = Manifest.read(tree)
+    if not there:
+        return False
+    _check_stack(tree, there)
+    return there.key == wanted.key
 
 
 def refresh(workspace: Workspace, source: Source) -> list[Path]:

@@ -174,7 +174,7 @@ def test_picture_is_the_same_twice_and_names_the_sizes(sample, tmp_path):
 @pytest.mark.parametrize("rodata", ["on", "full"])
 def test_record_of_a_guest_adds_up(rodata):
     append = f"rodata={rodata} {linearmap.EARLY_KFENCE}"
-    options = options_for(BUILD, cpu=linearmap.CPU, memory="2G", append=append)
+    options = options_for(BUILD, memory="2G", append=append)
     record = linearmap.record(options, settle=0.5)
     assert len(record.snapshots) == 3
     assert "veth" in record.modules

@@ -18,7 +18,6 @@ SOURCES = [f.overlay / file for f, file in NEW_FILES if file.suffix in (".c", ".
 OBJECTS = sorted({f"{file.with_suffix('.o')}" for _, file in NEW_FILES if file.suffix == ".c"})
 # Files that hooks change in code that runs; the checkers look at them too.
 HOOKED_OBJECTS = (
-    "arch/arm64/kernel/cpufeature.o",
     "arch/arm64/mm/fault.o",
     "arch/arm64/mm/mmu.o",
     "arch/arm64/mm/pageattr.o",

@@ -32,7 +32,7 @@ def blocks(shared_machine: Boot) -> Boot:
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return shared_machine(build, cpu=linearmap.CPU, **_checked(build, options))
+        return shared_machine(build, **_checked(build, options))
 
     return factory
 
@@ -42,7 +42,7 @@ def own_blocks(machine: Boot) -> Boot:
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return machine(build, cpu=linearmap.CPU, **_checked(build, options))
+        return machine(build, **_checked(build, options))
 
     return factory
 

@@ -7,11 +7,12 @@ import re
 import pytest
 
 from pagewright import ktap, source, workspace
+from pagewright.place import DEFAULT_CPU
 
 CHECK = "pgtable_transition_check=on"
 
 
-@pytest.mark.parametrize("cpu", ["max,midr=0x410fd842", "max,midr=0x410fd491"])
+@pytest.mark.parametrize("cpu", [DEFAULT_CPU, "max,midr=0x410fd491"])
 def test_clean_under_the_checker(shared_machine, subtests, cpu):
     """Level 2 and, by its list, level 0."""
     guest = shared_machine("debug-4k", cpu=cpu, append=f"kunit.enable=1 {CHECK}")

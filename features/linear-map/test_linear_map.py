@@ -7,8 +7,9 @@ import re
 import pytest
 
 from pagewright.machine import Machine
+from pagewright.place import DEFAULT_CPU
 
-LEVEL_2 = "max,midr=0x410fd842"
+LEVEL_2 = DEFAULT_CPU
 # Has BBM level 2 by its ID register, but is on no list.
 UNLISTED = "max,midr=0x410fd491"
 LISTED = {

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(
 def test_direct_map_lines_are_what_the_tables_hold(append, blocks):
     options = options_for(
         "patched-4k",
-        cpu=linearmap.CPU,
         memory="4G",
         append=f"{append} {linearmap.EARLY_KFENCE}",
     )

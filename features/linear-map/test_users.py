@@ -280,7 +280,7 @@ def test_hibernation_restores_memory(machine, tmp_path, build):
 
 @pytest.mark.full
 def test_debug_pagealloc_works_in_pages(machine):
-    place = machine("debug-4k", cpu=linearmap.CPU, append="debug_pagealloc=on")
+    place = machine("debug-4k", append="debug_pagealloc=on")
     assert "linear map: pages" in place.check("dmesg | grep 'linear map: '")
     place.check("stress-ng --vm 2 --vm-bytes 100M --vm-ops 50 --fork 2 --fork-ops 50", 300)
     assert place.warnings() == ""
