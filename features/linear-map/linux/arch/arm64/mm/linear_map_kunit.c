@@ -98,8 +98,8 @@ static struct region *take_region(struct kunit *test, unsigned long size,
 	/* A leaf that has to end after a smaller piece than it maps is split. */
 	for (addr = region->start; addr < region->start + size; ) {
 		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
-		if (leaf.start == addr && leaf.size <= largest)
-			addr += leaf_bytes(leaf.size);
+		if (leaf.size <= largest)
+			addr = leaf.start + leaf_bytes(leaf.size);
 		else if (leaf.start == addr)
 			KUNIT_ASSERT_EQ(test, split_kernel_leaf(addr + leaf_bytes(leaf.size - 1)),
 					0);
