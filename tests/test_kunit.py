@@ -54,7 +54,8 @@ def test_kunit_and_modules_under_the_debug_build(machine, subtests, cpu):
     found = re.search(
         r"page-table entry at \w+, which maps 2\^12 bytes: "
         r"([0-9a-f]{16}) -> ([0-9a-f]{16}): output address changes",
-        guest.warnings(),
+        guest.check("dmesg"),
     )
     assert found
     assert found[1] != found[2]
+    assert "report_pgtable_transition" in guest.warnings()
