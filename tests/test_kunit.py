@@ -36,8 +36,10 @@ def run_suites(guest: Machine, suites: list[str], subtests: pytest.Subtests) -> 
         ktap.report(ktap.parse(text, tree), subtests)
 
 
-def test_kunit(machine, subtests):
-    guest = machine("patched-4k", append="kunit.enable=1")
+@pytest.mark.parametrize("memory", ["1G", "4G"])
+def test_kunit(machine, subtests, memory):
+    """With and without blocks of 1 GiB."""
+    guest = machine("patched-4k", memory=memory, append="kunit.enable=1")
     run_suites(guest, SUITES, subtests)
     assert guest.warnings() == ""
 
