@@ -21,7 +21,6 @@ HOOKED_OBJECTS = (
     "arch/arm64/mm/fault.o",
     "arch/arm64/mm/mmu.o",
     "arch/arm64/mm/pageattr.o",
-    "mm/vmalloc.o",
 )
 # What sparse says of hooked files without our hooks.
 IN_THE_BASE_TOO = (
