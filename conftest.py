@@ -33,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register our markers."""
     config.addinivalue_line("markers", "full: slow and wide; runs only with --full")
+    # A shell that starts us in the background has SIGINT ignored, and so would have the
+    # programs that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: pytest.exit("ended by a signal", 128 + number))
     # labgrid 26.0's console logger looks for what a console has said before it has
