@@ -22,6 +22,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+CpuModel = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3")
+]
+MemorySize = Annotated[str, typer.Option(metavar="SIZE", help="may be more than the host has")]
+Parameters = Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")]
 BuildName = Annotated[str, typer.Argument(metavar="NAME", help="a build, such as patched-4k")]
 
 
@@ -105,15 +110,10 @@ def build(
 @app.command()
 def boot(
     name: BuildName,
-    cpu: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3"),
-    ] = None,
+    cpu: CpuModel = None,
     smp: Annotated[int, typer.Option(metavar="N", help="number of CPUs")] = 2,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="may be more than the host has")
-    ] = "1G",
-    append: Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")] = "",
+    memory: MemorySize = "1G",
+    append: Parameters = "",
     icount: Annotated[
         bool, typer.Option("--icount", help="count instructions: guest time is their number")
     ] = False,
@@ -157,14 +157,9 @@ def linear_map(
     rodata: Annotated[
         str | None, typer.Option(metavar="full|on|off", help="the kernel parameter")
     ] = None,
-    append: Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")] = "",
-    cpu: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3"),
-    ] = None,
-    memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="may be more than the host has")
-    ] = "4G",
+    append: Parameters = "",
+    cpu: CpuModel = None,
+    memory: MemorySize = "4G",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="also draw it, as .svg or .png")
     ] = None,

@@ -49,13 +49,18 @@ def own_blocks(machine: Boot) -> Boot:
 
 @pytest.fixture
 def harness(subtests: pytest.Subtests) -> Harness:
-    """Run a guest program, each of its tests a result of its own; no warning may follow."""
+    """Run a guest program, each of its tests a result of its own; no complaint may follow."""
 
-    def run(place: Machine, program: str, timeout: float = 300) -> None:
+    def run(
+        place: Machine,
+        program: str,
+        complaints: Callable[[Machine], str] = Machine.warnings,
+        timeout: float = 300,
+    ) -> None:
         result = place.run(f"{TESTS}/{program}", timeout)
         ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
         assert result.status == 0, result.output
-        assert place.warnings() == ""
+        assert complaints(place) == ""
 
     return run
 

@@ -7,10 +7,8 @@ import time
 
 import pytest
 
-from pagewright import klog, ktap, source, workspace
+from pagewright import klog
 from pagewright.machine import Machine
-
-TESTS = "/usr/lib/tests/linear-map"
 
 # What the kernel reports by itself when these allocations fail, without our doing: the
 # module loader that jump labels will not work, and others how much memory there was.
@@ -31,12 +29,8 @@ def unexpected_in(place: Machine) -> str:
     return unexpected(place.check("dmesg"))
 
 
-def test_failed_allocations_change_nothing(own_blocks, subtests):
-    place = own_blocks()
-    result = place.run(f"{TESTS}/errors", timeout=300)
-    ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
-    assert result.status == 0, result.output
-    assert unexpected_in(place) == ""
+def test_failed_allocations_change_nothing(own_blocks, harness):
+    harness(own_blocks(), "errors", unexpected_in)
 
 
 # Memory is plugged by a worker of one of the CPUs; any of them may be the one. They also

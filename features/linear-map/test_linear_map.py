@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from pagewright import linearmap
 from pagewright.machine import Machine
 from pagewright.place import DEFAULT_CPU
 
@@ -37,8 +38,8 @@ def mode(guest: Machine) -> str:
 
 def direct_map(guest: Machine) -> dict[str, int]:
     """Return the kB that leaves of each size map."""
-    text = guest.check("cat /proc/meminfo")
-    return {size: int(kb) for size, kb in re.findall(r"DirectMap(\w+): +(\d+) kB", text)}
+    sizes = linearmap.parse_direct_map(guest.check("cat /proc/meminfo"))
+    return {linearmap.size_name(leaf): mapped >> 10 for leaf, mapped in sizes.items()}
 
 
 def vmstat(guest: Machine) -> dict[str, int]:
