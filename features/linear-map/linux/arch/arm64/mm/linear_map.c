@@ -264,12 +264,10 @@ static bool may_split(void)
 static void fill_table(const struct kernel_leaf *leaf, void *table)
 {
 	enum leaf_size size = leaf->size - 1;
-	unsigned int i, per_leaf = leaf_entries(size);
-	unsigned long pieces = leaf_bytes(leaf->size) / leaf_bytes(size);
+	unsigned int i;
 
 	/* Nobody walks the table yet: no barrier is needed between the entries. */
-	for (i = 0; i < pieces * per_leaf; i++) {
-		/* Contiguous leaves count their pieces in single entries. */
+	for (i = 0; i < PTRS_PER_PTE; i++) {
 		pteval_t desc = piece_desc(leaf->desc, size, i);
 
 		if (size == LEAF_CONT_PTE)
@@ -345,7 +343,8 @@ struct ptdesc *alloc_split_table(gfp_t gfp)
 {
 	KUNIT_STATIC_STUB_REDIRECT(alloc_split_table, gfp);
 
-	return pagetable_alloc(gfp, 0);
+	/* fill_table() writes all of it. */
+	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
 }
 
 static int split_leaf(unsigned long addr, gfp_t gfp)
@@ -920,23 +919,64 @@ void arch_report_meminfo(struct seq_file *m)
 	}
 }
 
-#ifdef CONFIG_MEMORY_HOTPLUG
 /*
- * Tables for memory that is about to be added. They are all there before the first is
- * used, so painting cannot fail half way. Protected by the memory hotplug lock.
+ * Tables that are allocated before the first of them is used, so that what uses them
+ * cannot fail half way. Protected by the memory hotplug lock; at boot, by being alone.
  */
 static LIST_HEAD(spare_tables);
 
-static void free_tables(void)
+/**
+ * alloc_spare_tables() - allocate tables for what must not fail half way
+ * @nr: how many; their contents are undefined
+ *
+ * Context: process context, may sleep; memory hotplug lock held, or boot.
+ * Return: 0, or -ENOMEM with nothing allocated.
+ */
+int alloc_spare_tables(unsigned long nr)
 {
-	struct ptdesc *table, *next;
+	while (nr--) {
+		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL & ~__GFP_ZERO, 0);
 
-	list_for_each_entry_safe(table, next, &spare_tables, pt_list) {
-		list_del(&table->pt_list);
-		pagetable_free(table);
+		if (!table) {
+			free_spare_tables();
+			return -ENOMEM;
+		}
+		list_add(&table->pt_list, &spare_tables);
 	}
+
+	return 0;
 }
 
+/**
+ * take_spare_table() - take one of the tables
+ *
+ * Context: as alloc_spare_tables(), but does not sleep.
+ * Return: it, or NULL if there is none left.
+ */
+struct ptdesc *take_spare_table(void)
+{
+	struct ptdesc *table = list_first_entry_or_null(&spare_tables, struct ptdesc, pt_list);
+
+	if (table)
+		list_del(&table->pt_list);
+
+	return table;
+}
+
+/**
+ * free_spare_tables() - free the tables that nobody took
+ *
+ * Context: as alloc_spare_tables().
+ */
+void free_spare_tables(void)
+{
+	struct ptdesc *table;
+
+	while ((table = take_spare_table()))
+		pagetable_free(table);
+}
+
+#ifdef CONFIG_MEMORY_HOTPLUG
 /* How many tables, each of which spans so many bytes, does a range touch? */
 static unsigned long spans(unsigned long start, u64 size, unsigned long bytes)
 {
@@ -960,18 +1000,7 @@ int linear_map_prepare_add(u64 start, u64 size)
 	/* In blocks, tables of pages are needed at most at the two ends. */
 	nr += linear_map_in_pages() ? spans(addr, size, PMD_SIZE) : 2;
 
-	while (nr--) {
-		/* Painting clears it. */
-		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL & ~__GFP_ZERO, 0);
-
-		if (!table) {
-			free_tables();
-			return -ENOMEM;
-		}
-		list_add(&table->pt_list, &spare_tables);
-	}
-
-	return 0;
+	return alloc_spare_tables(nr);
 }
 
 /**
@@ -983,12 +1012,10 @@ int linear_map_prepare_add(u64 start, u64 size)
  */
 phys_addr_t linear_map_take_table(int shift)
 {
-	struct ptdesc *table = list_first_entry_or_null(&spare_tables, struct ptdesc, pt_list);
+	struct ptdesc *table = take_spare_table();
 
 	if (WARN_ON_ONCE(!table))
 		table = pagetable_alloc(GFP_KERNEL | __GFP_NOFAIL, 0);
-	else
-		list_del(&table->pt_list);
 
 	return __pa(ptdesc_address(table));
 }
@@ -1012,7 +1039,7 @@ static void count_hotplug(unsigned long start, u64 size, int sign)
  */
 void linear_map_added(u64 start, u64 size)
 {
-	free_tables();
+	free_spare_tables();
 	count_hotplug(__phys_to_virt(start), size, 1);
 }
 

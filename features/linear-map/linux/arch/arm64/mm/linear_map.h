@@ -66,6 +66,9 @@ extern enum linear_map_mode linear_map_mode;
 extern struct rw_semaphore linear_map_fold_sem;
 
 struct ptdesc *alloc_split_table(gfp_t gfp);
+int alloc_spare_tables(unsigned long nr);
+struct ptdesc *take_spare_table(void);
+void free_spare_tables(void);
 unsigned long leaf_bytes(enum leaf_size size);
 bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf);
 int split_kernel_leaf(unsigned long addr);

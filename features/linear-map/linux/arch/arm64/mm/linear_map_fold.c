@@ -151,6 +151,13 @@ static bool is_boot_memory(unsigned long start, unsigned long end)
 	return true;
 }
 
+/* The i-th entry of a table, or of a contiguous range, of leaves of a size. */
+static pteval_t read_entry(enum leaf_size size, void *table, unsigned int i)
+{
+	return size == LEAF_PTE ? pte_val(__ptep_get((pte_t *)table + i)) :
+	       pmd_val(READ_ONCE(((pmd_t *)table)[i]));
+}
+
 /*
  * Are these entries leaves of a size that together map a range of the linear map with
  * the default permission, and all of it?
@@ -161,8 +168,7 @@ static bool all_default(enum leaf_size size, void *table, unsigned int nr, unsig
 
 	for (i = 0; i < nr; i++) {
 		unsigned long addr = start + i * leaf_bytes(size);
-		pteval_t desc = size == LEAF_PTE ? pte_val(__ptep_get((pte_t *)table + i)) :
-				pmd_val(READ_ONCE(((pmd_t *)table)[i]));
+		pteval_t desc = read_entry(size, table, i);
 
 		/* Contiguous or not, a piece of the same leaf. */
 		if ((desc & ~PTE_CONT) != linear_map_default_desc(addr, size))
@@ -185,8 +191,7 @@ static void uncount(enum leaf_size size, void *table, unsigned int nr)
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		bool cont = size == LEAF_PTE ? pte_cont(__ptep_get((pte_t *)table + i)) :
-			    pmd_cont(READ_ONCE(((pmd_t *)table)[i]));
+		bool cont = read_entry(size, table, i) & PTE_CONT;
 
 		linear_map_count(cont ? size + 1 : size, -(long)leaf_bytes(size));
 	}
@@ -232,10 +237,8 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 	pteval_t desc = linear_map_default_desc(start, size);
 	enum leaf_size piece = size - 1;
 	unsigned int nr = leaf_bytes(size) / leaf_bytes(piece);
-	pteval_t first = piece == LEAF_PTE ? pte_val(__ptep_get(entry)) :
-			 pmd_val(READ_ONCE(*(pmd_t *)entry));
 
-	if (first == desc || is_pinned(start, end) || !is_boot_memory(start, end) ||
+	if (read_entry(piece, entry, 0) == desc || is_pinned(start, end) || !is_boot_memory(start, end) ||
 	    !all_default(piece, entry, nr, start))
 		return;
 
@@ -265,6 +268,7 @@ static void fold_ptes(pmd_t *pmdp, unsigned long start)
 static unsigned long fold_step(unsigned long addr, long *budget)
 {
 	unsigned long next = addr + PMD_SIZE;
+	unsigned long past = round_down(addr, largest_leaf()) + largest_leaf();
 	pgd_t *pgdp = pgd_offset_k(addr);
 	p4d_t *p4dp;
 	pud_t *pudp;
@@ -272,13 +276,13 @@ static unsigned long fold_step(unsigned long addr, long *budget)
 
 	--*budget;
 	if (pgd_none(READ_ONCE(*pgdp)))
-		return round_down(addr, largest_leaf()) + largest_leaf();
+		return past;
 	p4dp = p4d_offset(pgdp, addr);
 	if (p4d_none(READ_ONCE(*p4dp)))
-		return round_down(addr, largest_leaf()) + largest_leaf();
+		return past;
 	pudp = pud_offset(p4dp, addr);
 	if (pud_none(READ_ONCE(*pudp)) || pud_leaf(READ_ONCE(*pudp)))
-		return round_down(addr, largest_leaf()) + largest_leaf();
+		return past;
 
 	pmdp = pmd_offset(pudp, addr);
 	if (!pmd_none(READ_ONCE(*pmdp)) && !pmd_leaf(READ_ONCE(*pmdp))) {

@@ -18,7 +18,6 @@
 #define pr_fmt(fmt) "linear map: " fmt
 
 #include <linux/init.h>
-#include <linux/list.h>
 #include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/smp.h>
@@ -34,8 +33,6 @@
 #include <asm/tlbflush.h>
 
 #include "linear_map.h"
-
-static LIST_HEAD(repaint_tables);
 
 /**
  * linear_map_map_park_flag() - let CPUs that wait in the ID map write their counter
@@ -66,28 +63,20 @@ static void __init allocate_tables(void)
 {
 	unsigned long blocks = linear_map_bytes(LEAF_PMD) + linear_map_bytes(LEAF_CONT_PMD);
 	unsigned long nr = blocks / PMD_SIZE;
-	unsigned long i;
 
 	blocks = linear_map_bytes(LEAF_PUD);
 	nr += blocks / PUD_SIZE + blocks / PMD_SIZE;
 
-	for (i = 0; i < nr; i++) {
-		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL, 0);
-
-		if (!table)
-			panic("linear map: no memory to repaint it with pages (table %lu of %lu)\n",
-			      i, nr);
-		list_add(&table->pt_list, &repaint_tables);
-	}
+	if (alloc_spare_tables(nr))
+		panic("linear map: no memory for %lu tables to repaint it with pages\n", nr);
 }
 
 static void *__init take_table(void)
 {
-	struct ptdesc *table = list_first_entry_or_null(&repaint_tables, struct ptdesc, pt_list);
+	struct ptdesc *table = take_spare_table();
 
 	if (!table)
 		panic("linear map: more tables needed to repaint it than blocks were counted\n");
-	list_del(&table->pt_list);
 
 	return ptdesc_address(table);
 }
@@ -182,8 +171,7 @@ void __init linear_map_finalise(void)
 	linear_map_mode = LINEAR_MAP_PAGES;
 
 	/* The blocks of the image's alias were counted too. */
-	while (!list_empty(&repaint_tables))
-		pagetable_free(virt_to_ptdesc(take_table()));
+	free_spare_tables();
 
 	pr_info("pages (repainted: a secondary CPU is not known to have BBM level 2 without aborts)\n");
 }
