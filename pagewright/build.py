@@ -20,16 +20,21 @@ CCACHE_SIZE = "8G"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a named build is made: its config fragments, and whether it has the features."""
+    """How a named build is made: its config fragments, and which features it has."""
 
     fragments: tuple[str, ...]
     patched: bool
+    without: tuple[str, ...] = ()
 
 
 RECIPES = {
     "base-4k": Recipe(("virt", "pages-4k", "preempt-dynamic"), patched=False),
     "patched-4k": Recipe(("virt", "pages-4k", "preempt-dynamic"), patched=True),
     "debug-4k": Recipe(("virt", "pages-4k", "preempt-dynamic", "debug"), patched=True),
+    # HVO as it must not be done on hardware, for measurements.
+    "naive-4k": Recipe(
+        ("virt", "pages-4k", "preempt-dynamic", "naive"), patched=True, without=("hugetlb-vmemmap",)
+    ),
     "base-16k": Recipe(("virt", "pages-16k", "preempt-dynamic"), patched=False),
     "patched-16k": Recipe(("virt", "pages-16k", "preempt-dynamic"), patched=True),
     "base-64k": Recipe(("virt", "pages-64k", "preempt-dynamic"), patched=False),
@@ -114,7 +119,7 @@ def ensure(name: str, without: tuple[str, ...] = ()) -> Build:
         lock(build.out, f"the build {full_name}"),
         lock(space.out, "the assembled tree", shared=True),
     ):
-        configure(space, build, _fragments(space, chosen, without))
+        configure(space, build, _fragments(space, chosen, (*chosen.without, *without)))
         _compile(space, build)
     return build
 

@@ -18,6 +18,7 @@ from pagewright.run import run
 from pagewright.workspace import Workspace, lock
 
 PACKAGES = (
+    "bash",
     "busybox",
     "coreutils",
     "dash",
@@ -33,6 +34,7 @@ PACKAGES = (
     "memcached",
     "mount",
     "procps",
+    "psmisc",
     "sed",
     "stress-ng",
     "tcc",

@@ -67,6 +67,7 @@ NEEDS = (
     Need("git", "git", "make the patch series"),
     Need("sparse", "sparse", "check kernel code"),
     Need("codespell", "codespell", "check kernel code"),
+    Need("spin", "spin", "check the model of cpu-pause"),
     Need("mmdebstrap", "mmdebstrap", "make the guest"),
     Need("fakeroot", "fakeroot", "make the guest"),
     Need("procps", "ps", "run the tests"),

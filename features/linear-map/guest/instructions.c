@@ -13,10 +13,13 @@
  * As "instructions COMMAND [ARGUMENT...]" it runs the command, prints
  * instructions=N and exits with the command's status.
  *
- * Both leave out the time the processor was idle.  For machines with one
- * processor.
+ * Both leave out the time the processor was idle.  With several processors the
+ * counter counts the instructions of all of them; the command is kept on one,
+ * and what is left out is the time that one was idle.
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +29,19 @@
 #include <unistd.h>
 
 #define INIT	"/init"
+
+/* Stay on this processor, and so will the command. */
+static void stay(void)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(sched_getcpu(), &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus)) {
+		perror("instructions");
+		exit(125);
+	}
+}
 
 /* The virtual counter, in nanoseconds. */
 static uint64_t now(void)
@@ -37,24 +53,27 @@ static uint64_t now(void)
 	return (__uint128_t)count * 1000000000 / frequency;
 }
 
-/* How long the processor has been idle since boot, in nanoseconds. */
+/* How long this processor has been idle since boot, in nanoseconds. */
 static uint64_t idle(void)
 {
 	FILE *file = fopen("/proc/timer_list", "r");
+	int cpu = -1, this_cpu = sched_getcpu();
 	uint64_t total = 0, value;
 	char line[256];
 	int found = 0;
 
 	while (file && fgets(line, sizeof(line), file)) {
+		sscanf(line, "cpu: %d", &cpu);
 		/* Waiting for a disk is idle time of its own. */
-		if (sscanf(line, " .idle_sleeptime : %lu", &value) == 1 ||
-		    sscanf(line, " .iowait_sleeptime : %lu", &value) == 1) {
+		if (cpu == this_cpu &&
+		    (sscanf(line, " .idle_sleeptime : %lu", &value) == 1 ||
+		     sscanf(line, " .iowait_sleeptime : %lu", &value) == 1)) {
 			total += value;
 			found++;
 		}
 	}
 	if (found != 2) {
-		fprintf(stderr, "/proc/timer_list tells no idle time of one processor\n");
+		fprintf(stderr, "/proc/timer_list tells no idle time of this processor\n");
 		exit(125);
 	}
 	fclose(file);
@@ -68,6 +87,7 @@ static int count(char *command[])
 	pid_t pid;
 
 	fflush(NULL);
+	stay();
 	idle_before = idle();
 	start = now();
 	pid = fork();

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Keep all other CPUs away for a moment. See arch/arm64/kernel/cpu_pause.c.
+ */
+#ifndef __ASM_CPU_PAUSE_H
+#define __ASM_CPU_PAUSE_H
+
+#include <linux/types.h>
+
+struct cpumask;
+
+/**
+ * typedef cpu_pause_fn - what is done while all other CPUs are paused
+ * @arg: what was given to cpu_pause_run()
+ *
+ * Runs with everything masked that can be. It must not sleep, allocate, print, take a
+ * lock, or call what may be traced or probed; and it must not touch what it has made
+ * invalid itself. When it changes translations, the TLBs must be invalidated before it
+ * returns.
+ *
+ * Return: true if there is more to do. It is then called once more, in another pause,
+ *	   after the other CPUs have run; cpu_pause_limit_reached() says when to stop.
+ */
+typedef bool cpu_pause_fn(void *arg);
+
+/**
+ * struct cpu_pause_stats - what pauses took
+ * @pauses: how many there were
+ * @given_up: how often CPUs were let go because one did not stop in time
+ * @longest_ns: the longest time from a request until all were let go, given up or not
+ * @total_ns: the sum of these times
+ */
+struct cpu_pause_stats {
+	u64 pauses;
+	u64 given_up;
+	u64 longest_ns;
+	u64 total_ns;
+};
+
+#ifdef CONFIG_ARM64_CPU_PAUSE
+
+void cpu_pause_run(cpu_pause_fn *fn, void *arg, struct cpu_pause_stats *stats);
+bool cpu_pause_limit_reached(void);
+
+/* For arch/arm64/kernel/smp.c */
+void cpu_pause_ipi(void);
+void cpu_pause_abandon(void);
+void smp_send_cpu_pause(const struct cpumask *mask);
+
+#else /* CONFIG_ARM64_CPU_PAUSE */
+
+static inline void cpu_pause_ipi(void) { }
+static inline void cpu_pause_abandon(void) { }
+
+#endif /* CONFIG_ARM64_CPU_PAUSE */
+
+#endif /* __ASM_CPU_PAUSE_H */

@@ -1,0 +1,111 @@
+"""All other CPUs stop, and go on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pagewright import ktap, source, workspace
+from pagewright.errors import PagewrightError
+from pagewright.machine import Machine
+
+SUITE = "/sys/kernel/debug/kunit/cpu_pause"
+SYSFS = "/sys/kernel/cpu_pause"
+NMI = "irqchip.gicv3_pseudo_nmi=1"
+
+
+def run_suite(place: Machine, subtests: pytest.Subtests) -> None:
+    tree = source.ensure(workspace.find()).path
+    ktap.report(ktap.parse(place.check(f"cat {SUITE}/results"), tree), subtests)
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize("nmi", ["", NMI], ids=["irq", "nmi"])
+@pytest.mark.parametrize(
+    "smp", [1, 2, 4, 16, pytest.param(64, marks=pytest.mark.full)], ids=lambda n: f"{n}cpus"
+)
+def test_stress(machine, subtests, smp, nmi):
+    place = machine(
+        smp=smp, memory="2G", append=f"kunit.enable=1 kunit.filter_glob=cpu_pause {nmi}"
+    )
+    run_suite(place, subtests)
+    assert int(place.check(f"cat {SYSFS}/pauses")) > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("nmi", ["", NMI], ids=["irq", "nmi"])
+def test_stress_under_the_debug_build(machine, subtests, nmi):
+    place = machine(
+        "debug-4k", smp=4, memory="2G", append=f"kunit.enable=1 kunit.filter_glob=cpu_pause {nmi}"
+    )
+    run_suite(place, subtests)
+
+
+def sgi_writes(log: Path) -> list[int]:
+    """Return what was written to ICC_SGI1R_EL1, as QEMU traced it."""
+    found = re.findall(r"gicv3_icc_sgi1r_write .*value 0x([0-9a-f]+)", log.read_text())
+    return [int(value, 16) for value in found]
+
+
+IRM = 1 << 40
+BACKTRACE = 6
+
+
+def pause_writes(log: Path) -> tuple[int, int]:
+    """Count the writes that sent pauses: to all others at once, and to lists of targets."""
+    writes = [value for value in sgi_writes(log) if value >> 24 & 0xF == BACKTRACE]
+    broadcasts = sum(1 for value in writes if value & IRM)
+    return broadcasts, len(writes) - broadcasts
+
+
+def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
+    """With a CPU offline each cluster of 16 is written to, or the CPU would be woken."""
+    log = tmp_path / "trace"
+    place = machine(
+        smp=20,
+        memory="2G",
+        append="kunit.enable=1 kunit.filter_glob=cpu_pause.a_pause_knows_its_limit",
+        extra_args=("-D", str(log), "-d", "trace:gicv3_icc_sgi1r_write"),
+    )
+    pauses = int(place.check(f"cat {SYSFS}/pauses"))
+    assert pauses == 1
+    assert pause_writes(log) == (1, 0)
+
+    place.check("echo 0 >/sys/devices/system/cpu/cpu19/online")
+    place.check(f"echo 1 >{SUITE}/run")
+    assert int(place.check(f"cat {SYSFS}/pauses")) == 2
+    assert pause_writes(log) == (1, 2)
+
+
+def test_statistics_and_limit(machine):
+    place = machine(append="kunit.enable=1 kunit.filter_glob=cpu_pause.a_pause_knows_its_limit")
+    longest = int(place.check(f"cat {SYSFS}/longest_ns"))
+    assert longest >= 500_000
+    assert int(place.check(f"cat {SYSFS}/total_ns")) >= longest
+
+    assert place.check(f"cat {SYSFS}/limit_us").strip() == "500"
+    for wrong in ("0", "1000001", "-1", "fast", ""):
+        assert place.run(f"echo {wrong} >{SYSFS}/limit_us").status != 0
+    assert place.check(f"cat {SYSFS}/limit_us").strip() == "500"
+
+    place.check(f"echo 20000 >{SYSFS}/limit_us")
+    place.check("echo 1 >/sys/kernel/tracing/events/cpu_pause/enable")
+    place.check(f"echo 1 >{SUITE}/run")
+    assert int(place.check(f"cat {SYSFS}/longest_ns")) >= 20_000_000
+    event = re.search(
+        r"cpu_pause: cpus=1 arrive_ns=\d+ hold_ns=(\d+) given_up=0",
+        place.check("cat /sys/kernel/tracing/trace"),
+    )
+    assert event
+    assert int(event[1]) >= 20_000_000
+
+
+@pytest.mark.parametrize("nmi", ["", NMI], ids=["irq", "nmi"])
+def test_panic_in_a_pause_stops_all_cpus(machine, nmi):
+    place = machine(smp=4, append=f"panic=0 {nmi}")
+    with pytest.raises(PagewrightError, match="dies while all other CPUs are paused"):
+        place.check("echo 1 >/sys/kernel/debug/cpu_pause_die", timeout=20)
+    assert "SMP: stopping secondary CPUs" in place.console()
+    assert "failed to stop" not in place.console()

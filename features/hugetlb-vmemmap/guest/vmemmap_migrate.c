@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Mapped huge pages move: from node to node, and out of memory that goes offline.
+ *
+ * Their contents must move with them, and the pages they leave behind must be
+ * usable; meanwhile others of the same pool are allocated and freed.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <linux/mempolicy.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+
+#include "kselftest_harness.h"
+
+#include "pool.h"
+
+#undef TEST_TIMEOUT_DEFAULT
+#define TEST_TIMEOUT_DEFAULT	300
+
+#define PAGES		24
+#define ROUNDS		20
+#define NODES		2
+
+/* What others of the same pool take and give back meanwhile. */
+#define CHURN		16
+
+/* As in vmemmap_walkers.c. */
+#define SLACK		8192
+
+#define NODE_DIR	"/sys/devices/system/node/node%d/hugepages"
+#define BLOCK_DIR	"/sys/devices/system/memory"
+#define BLOCK_SIZE	BLOCK_DIR "/block_size_bytes"
+
+static const char *node_path(int node, const char *name)
+{
+	static __thread char folder[64];
+
+	snprintf(folder, sizeof(folder), NODE_DIR, node);
+	return pool_path_in(folder, POOL_2M, name);
+}
+
+/* Every word says where it belongs. */
+static void fill(char *p, int pages, size_t seed)
+{
+	size_t i, words = pages * POOL_2M / sizeof(size_t);
+
+	for (i = 0; i < words; i += 64)
+		((size_t *)p)[i] = i ^ seed;
+}
+
+static size_t wrong_words(char *p, int pages, size_t seed)
+{
+	size_t i, wrong = 0, words = pages * POOL_2M / sizeof(size_t);
+
+	for (i = 0; i < words; i += 64)
+		wrong += ((size_t *)p)[i] != (i ^ seed);
+	return wrong;
+}
+
+/* How many of the pages are on a node after all were asked to go there. */
+static int move_to(char *p, int pages, int node)
+{
+	int i, there = 0, nodes[PAGES], status[PAGES];
+	void *addresses[PAGES];
+
+	for (i = 0; i < pages; i++) {
+		addresses[i] = p + i * POOL_2M;
+		nodes[i] = node;
+		status[i] = -1;
+	}
+	if (syscall(__NR_move_pages, 0, pages, addresses, nodes, status, MPOL_MF_MOVE) < 0)
+		printf("# move_pages: %s\n", strerror(errno));
+	for (i = 0; i < pages; i++)
+		there += status[i] == node;
+	return there;
+}
+
+/* The same by a policy that says where the memory must be. */
+static int bind_to(char *p, int pages, int node)
+{
+	unsigned long mask = 1UL << node;
+	int i, there = 0, status[PAGES];
+	void *addresses[PAGES];
+
+	if (syscall(__NR_mbind, p, pages * POOL_2M, MPOL_BIND, &mask, 8 * sizeof(mask),
+		    MPOL_MF_MOVE | MPOL_MF_STRICT))
+		printf("# mbind: %s\n", strerror(errno));
+	for (i = 0; i < pages; i++) {
+		addresses[i] = p + i * POOL_2M;
+		status[i] = -1;
+	}
+	syscall(__NR_move_pages, 0, pages, addresses, NULL, status, 0);
+	for (i = 0; i < pages; i++)
+		there += status[i] == node;
+	return there;
+}
+
+struct churn {
+	pthread_t thread;
+	bool stop;
+	/* The pool holds this many pages when none of ours is there. */
+	long kept[NODES];
+	int nodes;
+	unsigned long rounds;
+};
+
+/* Grow and shrink the pools, each node's on its own. */
+static void *churn(void *data)
+{
+	struct churn *churn = data;
+	int node;
+
+	while (!__atomic_load_n(&churn->stop, __ATOMIC_RELAXED)) {
+		for (node = 0; node < churn->nodes; node++)
+			number_write(node_path(node, "nr_hugepages"), churn->kept[node] + CHURN);
+		for (node = 0; node < churn->nodes; node++)
+			number_write(node_path(node, "nr_hugepages"), churn->kept[node]);
+		churn->rounds++;
+	}
+	return NULL;
+}
+
+static void churn_start(struct churn *self, int nodes, long kept)
+{
+	int node;
+
+	memset(self, 0, sizeof(*self));
+	self->nodes = nodes;
+	for (node = 0; node < nodes; node++)
+		self->kept[node] = kept;
+	pthread_create(&self->thread, NULL, churn, self);
+}
+
+static void churn_stop(struct churn *self)
+{
+	__atomic_store_n(&self->stop, true, __ATOMIC_RELAXED);
+	pthread_join(self->thread, NULL);
+}
+
+FIXTURE(nodes) {
+	struct churn churn;
+	long available;
+	char *p;
+};
+
+FIXTURE_SETUP(nodes)
+{
+	int node;
+
+	if (number_read(node_path(1, "nr_hugepages")) < 0)
+		SKIP(return, "there is one node only");
+	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	self->available = available();
+	for (node = 0; node < NODES; node++)
+		number_write(node_path(node, "nr_hugepages"), PAGES);
+	for (node = 0; node < NODES; node++)
+		ASSERT_EQ(PAGES, number_read(node_path(node, "nr_hugepages")));
+	self->p = pool_map(POOL_2M, PAGES);
+	ASSERT_NE(NULL, self->p);
+	fill(self->p, PAGES, 0);
+	ASSERT_EQ(PAGES, move_to(self->p, PAGES, 0));
+	churn_start(&self->churn, NODES, PAGES);
+}
+
+FIXTURE_TEARDOWN(nodes)
+{
+	if (self->p)
+		munmap(self->p, PAGES * POOL_2M);
+	pool_set(POOL_2M, "nr_hugepages", 0);
+}
+
+#define EXPECT_NOTHING_LOST()							\
+do {										\
+	churn_stop(&self->churn);						\
+	EXPECT_GT(self->churn.rounds, 0);					\
+	EXPECT_EQ(NODES *PAGES, pool_get(POOL_2M, "nr_hugepages"));		\
+	EXPECT_EQ((NODES - 1) * PAGES, pool_get(POOL_2M, "free_hugepages"));	\
+	EXPECT_EQ(0, pool_get(POOL_2M, "surplus_hugepages"));			\
+	munmap(self->p, PAGES * POOL_2M);					\
+	self->p = NULL;								\
+	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_LT(self->available - available(), SLACK);			\
+} while (0)
+
+TEST_F(nodes, take_pages_from_each_other)
+{
+	int i;
+
+	for (i = 1; i <= ROUNDS; i++) {
+		EXPECT_EQ(PAGES, move_to(self->p, PAGES, i % NODES));
+		EXPECT_EQ(0, wrong_words(self->p, PAGES, i - 1));
+		fill(self->p, PAGES, i);
+	}
+	EXPECT_NOTHING_LOST();
+}
+
+TEST_F(nodes, have_what_is_bound_to_them)
+{
+	int i;
+
+	for (i = 1; i <= ROUNDS; i++) {
+		EXPECT_EQ(PAGES, bind_to(self->p, PAGES, i % NODES));
+		EXPECT_EQ(0, wrong_words(self->p, PAGES, i - 1));
+		fill(self->p, PAGES, i);
+	}
+	EXPECT_NOTHING_LOST();
+}
+
+/* A block of memory that may go offline, and back. */
+struct block {
+	unsigned long first;
+	unsigned long frames;
+	char state[128];
+};
+
+/* The n-th block that holds only what can be moved; false if there are fewer. */
+static bool block_find(struct block *block, int n)
+{
+	unsigned long size = 0;
+	struct dirent *entry;
+	bool found = false;
+	char path[320], zones[64];
+	FILE *file;
+	DIR *dir;
+
+	file = fopen(BLOCK_SIZE, "r");
+	if (file) {
+		if (fscanf(file, "%lx", &size) != 1)
+			size = 0;
+		fclose(file);
+	}
+	dir = opendir(BLOCK_DIR);
+	while (dir && size && !found && (entry = readdir(dir))) {
+		if (strncmp(entry->d_name, "memory", 6))
+			continue;
+		snprintf(path, sizeof(path), BLOCK_DIR "/%s/valid_zones", entry->d_name);
+		memset(zones, 0, sizeof(zones));
+		file = fopen(path, "r");
+		if (!file)
+			continue;
+		if (!fgets(zones, sizeof(zones), file))
+			zones[0] = 0;
+		fclose(file);
+		if (strncmp(zones, "Movable", 7) || n--)
+			continue;
+		snprintf(block->state, sizeof(block->state), BLOCK_DIR "/%.32s/state",
+			 entry->d_name);
+		block->frames = size / page_size();
+		block->first = strtoul(entry->d_name + 6, NULL, 10) * block->frames;
+		found = true;
+	}
+	if (dir)
+		closedir(dir);
+	return found;
+}
+
+/* How many huge pages are in the block. */
+static long block_pages(const struct block *block)
+{
+	return frames_with(block->first, block->frames, FLAG_HUGE | FLAG_HEAD);
+}
+
+static bool block_has(const struct block *block, unsigned long frame)
+{
+	return frame >= block->first && frame - block->first < block->frames;
+}
+
+FIXTURE(block) {
+	struct block block;
+	long available;
+	long pages;
+};
+
+FIXTURE_SETUP(block)
+{
+	int i;
+
+	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	self->available = available();
+	/* As many as there is memory that can be moved, for some to be in each block. */
+	pool_set(POOL_2M, "nr_hugepages", meminfo("MemFree") / 2048 * 3 / 4);
+	for (i = 0; block_find(&self->block, i); i++) {
+		self->pages = block_pages(&self->block);
+		if (self->pages > 8)
+			return;
+	}
+	pool_is_empty(POOL_2M);
+	SKIP(return, "no block of memory that could go offline (of %d)", i);
+}
+
+FIXTURE_TEARDOWN(block)
+{
+	text_write(self->block.state, "online_movable");
+	pool_set(POOL_2M, "nr_hugepages", 0);
+}
+
+#define EXPECT_BLOCK_BACK()							\
+do {										\
+	EXPECT_EQ(0, text_write(self->block.state, "online_movable"));		\
+	EXPECT_EQ(0, block_pages(&self->block));				\
+	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_LT(self->available - available(), SLACK);			\
+} while (0)
+
+TEST_F(block, takes_its_free_pages_along)
+{
+	long before = pool_get(POOL_2M, "nr_hugepages");
+
+	EXPECT_EQ(0, text_write(self->block.state, "offline"));
+	EXPECT_EQ(0, frames_with(self->block.first, self->block.frames, FLAG_HUGE));
+	EXPECT_EQ(before - self->pages, pool_get(POOL_2M, "nr_hugepages"));
+	EXPECT_EQ(before - self->pages, pool_get(POOL_2M, "free_hugepages"));
+	EXPECT_BLOCK_BACK();
+}
+
+/* Pages in use go elsewhere: to free ones of the pool, or to new ones. */
+TEST_F(block, leaves_its_used_pages_behind)
+{
+	long i, before = pool_get(POOL_2M, "nr_hugepages"), used = before / 2;
+	unsigned long size = used * POOL_2M;
+	char *p = pool_map(POOL_2M, used);
+
+	ASSERT_NE(NULL, p);
+	fill(p, used, 7);
+	EXPECT_EQ(0, text_write(self->block.state, "offline"));
+	EXPECT_EQ(0, wrong_words(p, used, 7));
+	for (i = 0; i < used; i++)
+		EXPECT_FALSE(block_has(&self->block, frame_of(p + i * POOL_2M)));
+	EXPECT_EQ(0, frames_with(self->block.first, self->block.frames, FLAG_HUGE));
+	EXPECT_LE(used, pool_get(POOL_2M, "nr_hugepages"));
+	munmap(p, size);
+	EXPECT_BLOCK_BACK();
+}
+
+/* What goes offline while the pool changes fails or succeeds, but nothing is lost. */
+TEST_F(block, goes_while_the_pool_changes)
+{
+	long i, before = pool_get(POOL_2M, "nr_hugepages"), used = before / 4;
+	char *p = pool_map(POOL_2M, used);
+	struct churn churn;
+	int offline = 0;
+
+	ASSERT_NE(NULL, p);
+	fill(p, used, 9);
+	churn_start(&churn, 1, before / 2);
+	for (i = 0; i < 5; i++) {
+		offline += !text_write(self->block.state, "offline");
+		text_write(self->block.state, "online_movable");
+	}
+	churn_stop(&churn);
+	printf("# offline %d times, %lu changes of the pool\n", offline, churn.rounds);
+	EXPECT_EQ(0, wrong_words(p, used, 9));
+	munmap(p, used * POOL_2M);
+	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_EQ(0, frames_with(self->block.first, self->block.frames, FLAG_HUGE));
+	EXPECT_LT(self->available - available(), SLACK);
+}
+
+TEST_HARNESS_MAIN

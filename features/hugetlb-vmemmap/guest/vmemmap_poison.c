@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Memory errors in tail pages of huge pages whose struct pages may be gone.
+ *
+ * The page with the error is out of use afterwards, exactly that one, and all
+ * others of its huge page are free.  Who had it mapped gets SIGBUS, or does not
+ * notice if it was only a soft offline.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "kselftest_harness.h"
+
+#include "pool.h"
+
+#undef TEST_TIMEOUT_DEFAULT
+#define TEST_TIMEOUT_DEFAULT	300
+
+#ifndef MADV_HWPOISON
+#define MADV_HWPOISON		100
+#endif
+#ifndef MADV_SOFT_OFFLINE
+#define MADV_SOFT_OFFLINE	101
+#endif
+
+#define SOFT_OFFLINE	"/sys/devices/system/memory/soft_offline_page"
+#define CORRUPT		"/sys/kernel/debug/hwpoison/corrupt-pfn"
+#define UNPOISON	"/sys/kernel/debug/hwpoison/unpoison-pfn"
+
+/* A tail like any other, in the last page of struct pages that a huge page has. */
+#define TAIL(subpages)	((subpages) - 7)
+
+/* The struct page of this one begins a page of struct pages, where a head could be. */
+#define STRUCT_PAGE	64
+#define ALIGNED_TAIL(page_size)	((page_size) / STRUCT_PAGE)
+
+#define SLACK		4096
+
+static sigjmp_buf out_of_fault;
+static volatile sig_atomic_t fault_code;
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+	(void)number;
+	(void)context;
+	fault_code = info->si_code;
+	siglongjmp(out_of_fault, 1);
+}
+
+static void catch_faults(void)
+{
+	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+
+	sigaction(SIGBUS, &action, NULL);
+}
+
+/* The code of the SIGBUS that a read gets; 0 if it gets none. */
+static int fault_at(volatile char *p)
+{
+	fault_code = 0;
+	if (!sigsetjmp(out_of_fault, 1))
+		(void)*p;
+	return fault_code;
+}
+
+/* The code of the SIGBUS that a page's error gets us at once; 0 if it does not. */
+static int fault_from_error_at(char *p, size_t size)
+{
+	fault_code = 0;
+	if (!sigsetjmp(out_of_fault, 1) && madvise(p, size, MADV_HWPOISON))
+		return -errno;
+	return fault_code;
+}
+
+FIXTURE(poison) {
+	size_t subpages;
+	long available;
+	long corrupted;
+};
+
+FIXTURE_VARIANT(poison) {
+	unsigned long size;
+	int least_memory_mb;
+};
+
+FIXTURE_VARIANT_ADD(poison, of_2M) {
+	.size = POOL_2M,
+	.least_memory_mb = 100,
+};
+
+FIXTURE_VARIANT_ADD(poison, of_1G) {
+	.size = POOL_1G,
+	.least_memory_mb = 3500,
+};
+
+FIXTURE_SETUP(poison)
+{
+	if (access(CORRUPT, W_OK) || access(UNPOISON, W_OK) || access(SOFT_OFFLINE, W_OK))
+		SKIP(return, "the kernel cannot inject memory errors");
+	if (!pool_exists(variant->size))
+		SKIP(return, "no pool of %lu kB pages", variant->size >> 10);
+	if (meminfo("MemTotal") >> 10 < variant->least_memory_mb)
+		SKIP(return, "less than %d MiB of memory", variant->least_memory_mb);
+	ASSERT_TRUE(pool_is_empty(variant->size));
+	catch_faults();
+	self->subpages = variant->size / page_size();
+	self->corrupted = meminfo("HardwareCorrupted");
+	/* What the first time leaves behind is no loss. */
+	pool_set(variant->size, "nr_hugepages", 2);
+	ASSERT_TRUE(pool_is_empty(variant->size));
+	self->available = available();
+}
+
+FIXTURE_TEARDOWN(poison)
+{
+	pool_set(variant->size, "nr_hugepages", 0);
+}
+
+/* Fill the pool; the frame of one of its pages, which is free again. */
+static unsigned long free_page(unsigned long size, int count)
+{
+	unsigned long frame;
+	char *p;
+
+	pool_set(size, "nr_hugepages", count);
+	p = pool_map(size, 1);
+	if (!p)
+		return 0;
+	*p = 1;
+	frame = frame_of(p);
+	munmap(p, size);
+	return frame;
+}
+
+static bool repair(unsigned long frame)
+{
+	int error = number_write(UNPOISON, frame);
+
+	if (error)
+		printf("# unpoison of frame %#lx: %s\n", frame, strerror(error));
+	return !error;
+}
+
+/*
+ * The huge page is gone, and of its pages exactly one is out of use.  It stays
+ * so whatever the others are used for, until it is repaired.
+ */
+#define EXPECT_ONLY_ONE_BAD(frame_, bad_)					\
+do {										\
+	unsigned long f_ = frame_, b_ = bad_;					\
+										\
+	EXPECT_EQ(0, frames_with(f_, self->subpages, FLAG_HUGE));		\
+	EXPECT_EQ(1, frames_with(f_, self->subpages, FLAG_HWPOISON));		\
+	EXPECT_EQ(FLAG_HWPOISON, frame_flags(b_) & (FLAG_HWPOISON | FLAG_BUDDY));	\
+	EXPECT_EQ(self->corrupted + (long)page_size() / 1024,			\
+		  meminfo("HardwareCorrupted"));				\
+} while (0)
+
+#define EXPECT_AS_BEFORE(frame_, bad_)						\
+do {										\
+	unsigned long f_ = frame_, b_ = bad_;					\
+										\
+	EXPECT_TRUE(repair(b_));						\
+	EXPECT_EQ(0, frames_with(f_, self->subpages, FLAG_HWPOISON));		\
+	EXPECT_TRUE(pool_is_empty(variant->size));				\
+	EXPECT_EQ(self->corrupted, meminfo("HardwareCorrupted"));		\
+	EXPECT_LT(self->available - available(), SLACK);			\
+} while (0)
+
+TEST_F(poison, soft_offline_of_a_free_page)
+{
+	unsigned long frame = free_page(variant->size, 1);
+	unsigned long bad = frame + TAIL(self->subpages);
+
+	if (!frame)
+		SKIP(return, "no page of %lu kB to be had", variant->size >> 10);
+	EXPECT_EQ(0, number_write(SOFT_OFFLINE, bad * page_size()));
+	EXPECT_EQ(0, pool_get(variant->size, "nr_hugepages"));
+	EXPECT_EQ(0, pool_get(variant->size, "free_hugepages"));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	/* The second time it is no news. */
+	EXPECT_EQ(0, number_write(SOFT_OFFLINE, bad * page_size()));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+TEST_F(poison, error_in_a_free_page)
+{
+	unsigned long frame = free_page(variant->size, 1);
+	unsigned long bad = frame + TAIL(self->subpages);
+
+	if (!frame)
+		SKIP(return, "no page of %lu kB to be had", variant->size >> 10);
+	EXPECT_EQ(0, number_write(CORRUPT, bad));
+	EXPECT_EQ(0, pool_get(variant->size, "nr_hugepages"));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	/* Others may have what is around it, if that is enough for them. */
+	pool_set(POOL_2M, "nr_hugepages", 16);
+	EXPECT_EQ(FLAG_HWPOISON, frame_flags(bad) & (FLAG_HWPOISON | FLAG_HUGE));
+	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+/* Where there could be a second head. */
+TEST_F(poison, error_in_an_aligned_tail)
+{
+	unsigned long frame = free_page(variant->size, 1);
+	unsigned long bad = frame + ALIGNED_TAIL(page_size());
+
+	if (!frame)
+		SKIP(return, "no page of %lu kB to be had", variant->size >> 10);
+	if (ALIGNED_TAIL(page_size()) >= self->subpages)
+		SKIP(return, "the struct pages are in one page");
+	EXPECT_EQ(0, number_write(CORRUPT, bad));
+	EXPECT_EQ(0, pool_get(variant->size, "nr_hugepages"));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+static void fill(char *p, size_t size, size_t page)
+{
+	size_t i;
+
+	for (i = 0; i < size; i += page)
+		*(size_t *)(p + i) = i + 1;
+}
+
+static long wrong_pages(char *p, size_t size, size_t page)
+{
+	long wrong = 0;
+	size_t i;
+
+	for (i = 0; i < size; i += page)
+		wrong += *(size_t *)(p + i) != i + 1;
+	return wrong;
+}
+
+TEST_F(poison, soft_offline_of_a_mapped_page)
+{
+	unsigned long frame, bad;
+	int error;
+	char *p;
+
+	pool_set(variant->size, "nr_hugepages", 2);
+	if (pool_get(variant->size, "nr_hugepages") != 2)
+		SKIP(return, "no two pages of %lu kB to be had", variant->size >> 10);
+	p = pool_map(variant->size, 1);
+	ASSERT_NE(NULL, p);
+	fill(p, variant->size, page_size());
+	frame = frame_of(p);
+	bad = frame + TAIL(self->subpages);
+	error = madvise(p + TAIL(self->subpages) * page_size(), page_size(), MADV_SOFT_OFFLINE);
+	EXPECT_EQ(0, error);
+	EXPECT_NE(frame, frame_of(p));
+	EXPECT_EQ(0, wrong_pages(p, variant->size, page_size()));
+	EXPECT_EQ(self->subpages, frames_with(frame_of(p), self->subpages, FLAG_HUGE));
+	EXPECT_EQ(1, pool_get(variant->size, "nr_hugepages"));
+	EXPECT_EQ(0, pool_get(variant->size, "free_hugepages"));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	munmap(p, variant->size);
+	EXPECT_TRUE(pool_becomes(variant->size, "free_hugepages", 1));
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+TEST_F(poison, error_in_a_mapped_page)
+{
+	unsigned long frame, bad;
+	size_t offset;
+	char *p;
+
+	frame = free_page(variant->size, 1);
+	p = frame ? pool_map(variant->size, 1) : NULL;
+	if (!p)
+		SKIP(return, "no page of %lu kB to be had", variant->size >> 10);
+	fill(p, variant->size, page_size());
+	frame = frame_of(p);
+	offset = TAIL(self->subpages) * page_size();
+	bad = frame + TAIL(self->subpages);
+	EXPECT_EQ(BUS_MCEERR_AR, fault_from_error_at(p + offset, page_size()));
+	EXPECT_EQ(BUS_MCEERR_AR, fault_at(p + offset));
+	EXPECT_EQ(BUS_MCEERR_AR, fault_at(p));
+	munmap(p, variant->size);
+	EXPECT_TRUE(pool_becomes(variant->size, "nr_hugepages", 0));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+static char *map_file(int fd, unsigned long size)
+{
+	void *p = MAP_FAILED;
+
+	if (!ftruncate(fd, size))
+		p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/*
+ * A huge page of a file stays huge.  When the file is gone only the handler of
+ * the error holds it, and lets go when it is repaired; not if it is one of the
+ * tails that is to be repaired, whose flags may look like the head's.
+ */
+TEST_F(poison, error_in_a_page_of_a_file)
+{
+	unsigned long frame;
+	size_t offset, i;
+	char *p;
+	int fd;
+
+	fd = pool_file(variant->size);
+	ASSERT_GE(fd, 0);
+	frame = free_page(variant->size, 1);
+	p = frame ? map_file(fd, variant->size) : NULL;
+	if (!p)
+		SKIP(close(fd); return, "no page of %lu kB to be had", variant->size >> 10);
+	fill(p, variant->size, page_size());
+	frame = frame_of(p);
+	offset = TAIL(self->subpages) * page_size();
+	EXPECT_EQ(BUS_MCEERR_AR, fault_from_error_at(p + offset, page_size()));
+	EXPECT_EQ(BUS_MCEERR_AR, fault_at(p + offset));
+	/* Flags of a huge page are the head's. */
+	EXPECT_EQ(self->subpages,
+		  frames_with(frame, self->subpages, FLAG_HUGE | FLAG_HWPOISON));
+	munmap(p, variant->size);
+	close(fd);
+	EXPECT_EQ(1, pool_get(variant->size, "nr_hugepages"));
+	EXPECT_EQ(0, pool_get(variant->size, "free_hugepages"));
+	for (i = ALIGNED_TAIL(page_size()); i < self->subpages; i += self->subpages / 8)
+		number_write(UNPOISON, frame + i);
+	if (frame_flags(frame) & FLAG_HWPOISON)
+		EXPECT_TRUE(repair(frame));
+	EXPECT_EQ(0, frames_with(frame, self->subpages, FLAG_HWPOISON));
+	EXPECT_TRUE(pool_becomes(variant->size, "free_hugepages", 1));
+	EXPECT_EQ(self->corrupted, meminfo("HardwareCorrupted"));
+	EXPECT_TRUE(pool_is_empty(variant->size));
+	EXPECT_EQ(0, frames_with(frame, self->subpages, FLAG_HUGE));
+	EXPECT_LT(self->available - available(), SLACK);
+}
+
+/* Errors in several pages of one huge page; all of them are found again. */
+TEST_F(poison, errors_in_several_tails)
+{
+	static const int at[] = { 1, 2, 63, 64, 65, 128, 200, 511 };
+	unsigned long frame;
+	size_t i, bad = 0;
+	char *p;
+	int fd;
+
+	fd = pool_file(variant->size);
+	ASSERT_GE(fd, 0);
+	frame = free_page(variant->size, 1);
+	p = frame ? map_file(fd, variant->size) : NULL;
+	if (!p)
+		SKIP(close(fd); return, "no page of %lu kB to be had", variant->size >> 10);
+	if (self->subpages < 512)
+		SKIP(close(fd); return, "too few pages in %lu kB", variant->size >> 10);
+	fill(p, variant->size, page_size());
+	frame = frame_of(p);
+	/* Its pages are in the page cache, so that it stays until the file is gone. */
+	for (i = 0; i < ARRAY_SIZE(at); i++)
+		number_write(CORRUPT, frame + at[i]);
+	munmap(p, variant->size);
+	close(fd);
+	/* Only the first one counts as the huge page's; repairing it repairs all. */
+	for (i = 0; i < ARRAY_SIZE(at); i++)
+		bad += !!(frame_flags(frame + at[i]) & FLAG_HWPOISON);
+	EXPECT_EQ(ARRAY_SIZE(at), bad);
+	EXPECT_TRUE(repair(frame));
+	EXPECT_TRUE(pool_becomes(variant->size, "free_hugepages", 1));
+	EXPECT_TRUE(pool_is_empty(variant->size));
+	EXPECT_EQ(0, frames_with(frame, self->subpages, FLAG_HWPOISON));
+	EXPECT_EQ(self->corrupted, meminfo("HardwareCorrupted"));
+	EXPECT_LT(self->available - available(), SLACK);
+}
+
+/* Where 2 MiB pages come and go, and errors are injected at the same time. */
+struct rain {
+	pthread_t thread;
+	bool stop;
+	unsigned long first;
+	size_t frames;
+	unsigned long errors;
+	unsigned long soft;
+};
+
+/*
+ * Errors anywhere in the pages of the pool, which are now free and now huge.  A
+ * page that is neither may be a process's: it has no error.
+ */
+static void *rain_fall(void *data)
+{
+	struct rain *rain = data;
+	unsigned long frame, n = 1;
+
+	while (!__atomic_load_n(&rain->stop, __ATOMIC_RELAXED)) {
+		n = n * 6364136223846793005UL + 1442695040888963407UL;
+		frame = rain->first + (n >> 33) % rain->frames;
+		if (!(frame_flags(frame) & (FLAG_HUGE | FLAG_BUDDY)))
+			continue;
+		if (n >> 32 & 1)
+			rain->errors += !number_write(CORRUPT, frame);
+		else
+			rain->soft += !number_write(SOFT_OFFLINE, frame * page_size());
+		number_write(UNPOISON, frame);
+	}
+	return NULL;
+}
+
+/* Repair what could not be while it was in use. */
+static long bad_after_repair(unsigned long first, size_t frames)
+{
+	long i, bad = 0;
+
+	for (i = 0; i < (long)frames; i++) {
+		if (frame_flags(first + i) & FLAG_HWPOISON)
+			bad += number_write(UNPOISON, first + i) != 0;
+	}
+	return bad;
+}
+
+TEST_F(poison, errors_while_pages_come_and_go)
+{
+	struct rain rain = { .frames = 32 * POOL_2M / page_size() };
+	int i;
+
+	if (variant->size != POOL_2M)
+		SKIP(return, "once is enough");
+	rain.first = free_page(POOL_2M, 32);
+	if (!rain.first)
+		SKIP(return, "no page of 2 MiB to be had");
+	/* Others of the pool are around it. */
+	rain.first &= ~(rain.frames - 1);
+	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	pthread_create(&rain.thread, NULL, rain_fall, &rain);
+	for (i = 0; i < 100; i++) {
+		pool_set(POOL_2M, "nr_hugepages", 64);
+		pool_set(POOL_2M, "nr_hugepages", 0);
+	}
+	__atomic_store_n(&rain.stop, true, __ATOMIC_RELAXED);
+	pthread_join(rain.thread, NULL);
+	printf("# %lu errors, %lu soft offlines\n", rain.errors, rain.soft);
+	EXPECT_GT(rain.errors, 0);
+	EXPECT_GT(rain.soft, 0);
+	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_EQ(0, bad_after_repair(rain.first, rain.frames));
+	EXPECT_EQ(0, frames_with(rain.first, rain.frames, FLAG_HUGE));
+	EXPECT_EQ(0, frames_with(rain.first, rain.frames, FLAG_HWPOISON));
+	EXPECT_EQ(self->corrupted, meminfo("HardwareCorrupted"));
+	EXPECT_LT(self->available - available(), SLACK);
+}
+
+TEST_HARNESS_MAIN

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Everyone reads all struct pages while huge pages come and go.
+ *
+ * Some threads walk all page frames, through every file that does so and by
+ * compaction.  Others map huge pages and look at the flags of all their
+ * subpages: as long as a page is held they are those of one head and its tails.
+ * Meanwhile the pools are filled, demoted and emptied, again and again.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+#include "kselftest_harness.h"
+
+#include "pool.h"
+
+#undef TEST_TIMEOUT_DEFAULT
+#define TEST_TIMEOUT_DEFAULT	600
+
+#define HOLDERS		2
+
+/* How often a holder looks at a page before it lets go of it. */
+#define LOOKS		3
+
+/*
+ * What may be missing at the end, in KiB: lists of free pages and of objects that
+ * each CPU keeps, and tables that map the vmemmap in pages from now on, 4 KiB for
+ * every 128 MiB of memory.  If the struct pages of only one round's 2 MiB pages
+ * were lost each time, 28 KiB of each, it would be several times more.
+ */
+#define SLACK		8192
+
+#define CHUNK		(1UL << 20)
+
+static const char * const walked[] = {
+	KPAGEFLAGS,
+	KPAGECOUNT,
+	"/proc/kpagecgroup",
+	"/sys/kernel/mm/page_idle/bitmap",
+	"/sys/kernel/debug/page_owner",
+};
+
+struct work {
+	unsigned long size;
+	bool stop;
+	/* What came of it; each holder and walker adds to them. */
+	unsigned long walks;
+	unsigned long compactions;
+	unsigned long holds;
+	unsigned long wrong;
+};
+
+static bool stopped(struct work *work)
+{
+	return __atomic_load_n(&work->stop, __ATOMIC_RELAXED);
+}
+
+static void count(unsigned long *counter)
+{
+	__atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
+}
+
+/* Read a file to its end; false if there is none. */
+static bool walk(struct work *work, const char *path, char *buffer)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return false;
+	while (!stopped(work) && read(fd, buffer, CHUNK) > 0)
+		;
+	close(fd);
+	return true;
+}
+
+static void *walk_all(void *data)
+{
+	struct work *work = data;
+	char *buffer = malloc(CHUNK);
+	size_t i;
+
+	while (buffer && !stopped(work)) {
+		for (i = 0; i < ARRAY_SIZE(walked); i++) {
+			if (walk(work, walked[i], buffer))
+				count(&work->walks);
+		}
+	}
+	free(buffer);
+	return NULL;
+}
+
+static void *compact(void *data)
+{
+	struct work *work = data;
+
+	while (!stopped(work)) {
+		if (!text_write("/proc/sys/vm/compact_memory", "1"))
+			count(&work->compactions);
+		usleep(1000);
+	}
+	return NULL;
+}
+
+/* Are these the flags and the mapcounts of one huge page that is mapped once? */
+static bool whole(unsigned long frame, uint64_t *values, size_t subpages)
+{
+	size_t i;
+
+	if (!frames_read(KPAGEFLAGS, frame, values, subpages))
+		return false;
+	for (i = 0; i < subpages; i++) {
+		uint64_t place = i ? FLAG_TAIL : FLAG_HEAD;
+		uint64_t mask = FLAG_HUGE | FLAG_HEAD | FLAG_TAIL | FLAG_BUDDY | FLAG_NOPAGE |
+				FLAG_HWPOISON;
+
+		if ((values[i] & mask) != (FLAG_HUGE | place)) {
+			printf("# frame %#lx + %zu: flags %#lx\n", frame, i,
+			       (unsigned long)values[i]);
+			return false;
+		}
+	}
+	if (!frames_read(KPAGECOUNT, frame, values, subpages))
+		return false;
+	/* All 0 while it is being moved. */
+	for (i = 0; i < subpages; i++) {
+		if (values[i] != 1 && (values[i] || values[0])) {
+			printf("# frame %#lx + %zu: mapped %lu times\n", frame, i,
+			       (unsigned long)values[i]);
+			return false;
+		}
+	}
+	return true;
+}
+
+static void hold_one(struct work *work, unsigned long size, uint64_t *values)
+{
+	size_t subpages = size / page_size();
+	unsigned long frame;
+	char *p = pool_map(size, 1);
+	int i;
+
+	if (!p)
+		return;
+	*p = 1;
+	frame = frame_of(p);
+	for (i = 0; i < LOOKS; i++) {
+		if (!frame || !whole(frame, values, subpages) || frame_of(p) != frame) {
+			/* Compaction may move a page between two looks; then it is no longer ours. */
+			if (frame_of(p) == frame)
+				count(&work->wrong);
+			break;
+		}
+	}
+	munmap(p, size);
+	count(&work->holds);
+}
+
+/* Whatever the pools have at the moment. */
+static void *hold(void *data)
+{
+	struct work *work = data;
+	uint64_t *values = malloc(work->size / page_size() * sizeof(*values));
+
+	while (values && !stopped(work)) {
+		hold_one(work, work->size, values);
+		if (work->size != POOL_2M)
+			hold_one(work, POOL_2M, values);
+		usleep(500);
+	}
+	free(values);
+	return NULL;
+}
+
+FIXTURE(walkers) {
+	struct work work;
+};
+
+FIXTURE_VARIANT(walkers) {
+	unsigned long size;
+	int pages;
+	int rounds;
+	int least_memory_mb;
+};
+
+FIXTURE_VARIANT_ADD(walkers, of_2M) {
+	.size = POOL_2M,
+	.pages = 128,
+	.rounds = 30,
+	.least_memory_mb = 800,
+};
+
+FIXTURE_VARIANT_ADD(walkers, of_1G) {
+	.size = POOL_1G,
+	.pages = 2,
+	.rounds = 6,
+	.least_memory_mb = 3500,
+};
+
+static void start(struct work *work, pthread_t *threads)
+{
+	int i;
+
+	pthread_create(&threads[0], NULL, walk_all, work);
+	pthread_create(&threads[1], NULL, compact, work);
+	for (i = 0; i < HOLDERS; i++)
+		pthread_create(&threads[2 + i], NULL, hold, work);
+}
+
+static void finish(struct work *work, pthread_t *threads)
+{
+	int i;
+
+	__atomic_store_n(&work->stop, true, __ATOMIC_RELAXED);
+	for (i = 0; i < HOLDERS + 2; i++)
+		pthread_join(threads[i], NULL);
+	printf("# %lu walks, %lu compactions, %lu holds\n", work->walks, work->compactions,
+	       work->holds);
+}
+
+FIXTURE_SETUP(walkers)
+{
+	if (access(KPAGEFLAGS, R_OK) || access(KPAGECOUNT, R_OK))
+		SKIP(return, "no " KPAGEFLAGS);
+	if (!pool_exists(variant->size))
+		SKIP(return, "no pool of %lu kB pages", variant->size >> 10);
+	if (meminfo("MemTotal") >> 10 < variant->least_memory_mb)
+		SKIP(return, "less than %d MiB of memory", variant->least_memory_mb);
+	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	ASSERT_TRUE(pool_is_empty(variant->size));
+	self->work.size = variant->size;
+}
+
+FIXTURE_TEARDOWN(walkers)
+{
+	pool_set(variant->size, "nr_hugepages", 0);
+	pool_set(POOL_2M, "nr_hugepages", 0);
+}
+
+/* Free pages go at once, those held become surplus and go with their holder. */
+static void empty_both(unsigned long size)
+{
+	pool_set(size, "nr_hugepages", 0);
+	pool_set(POOL_2M, "nr_hugepages", 0);
+}
+
+/* Give the holders the time to get hold of pages as they are now. */
+static void wait_for_holders(struct work *work)
+{
+	unsigned long before = __atomic_load_n(&work->holds, __ATOMIC_RELAXED);
+	int tries;
+
+	for (tries = 0; tries < 500; tries++) {
+		if (__atomic_load_n(&work->holds, __ATOMIC_RELAXED) >= before + HOLDERS)
+			return;
+		usleep(2000);
+	}
+}
+
+/* How many pages there were. */
+static long fill_demote_and_empty(struct work *work, int pages, bool demotes)
+{
+	long got;
+
+	pool_set(work->size, "nr_hugepages", pages);
+	got = pool_get(work->size, "nr_hugepages");
+	wait_for_holders(work);
+	if (demotes) {
+		pool_set(work->size, "demote", 1);
+		wait_for_holders(work);
+		/* Some of them go early, so that others are freed from between them. */
+		pool_set(POOL_2M, "nr_hugepages", pool_get(POOL_2M, "nr_hugepages") / 2);
+	}
+	empty_both(work->size);
+	return got;
+}
+
+/* Do all that while everyone looks; how many pages there were at most. */
+static long go_round(struct work *work, int rounds, int pages, bool demotes)
+{
+	pthread_t threads[HOLDERS + 2];
+	long got, most = 0;
+
+	start(work, threads);
+	while (rounds--) {
+		got = fill_demote_and_empty(work, pages, demotes);
+		most = got > most ? got : most;
+	}
+	finish(work, threads);
+	return most;
+}
+
+TEST_F(walkers, see_whole_pages_only)
+{
+	struct work first = { .size = variant->size };
+	bool demotes = false;
+	long available_before, most;
+
+	if (variant->size != POOL_2M) {
+		demotes = !text_write(pool_path_in(POOL_DIR, variant->size, "demote_size"),
+				      "2048kB");
+		EXPECT_TRUE(demotes);
+	}
+	/* What the first round leaves behind is no loss. */
+	go_round(&first, 1, variant->pages, demotes);
+	EXPECT_TRUE(pool_is_empty(variant->size));
+	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	available_before = available();
+	most = go_round(&self->work, variant->rounds, variant->pages, demotes);
+
+	EXPECT_EQ(0, self->work.wrong);
+	EXPECT_GT(most, 0);
+	EXPECT_GT(self->work.walks, 0);
+	EXPECT_GT(self->work.compactions, 0);
+	EXPECT_GT(self->work.holds, variant->rounds);
+	EXPECT_TRUE(pool_is_empty(variant->size));
+	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_LT(available_before - available(), SLACK);
+}
+
+/* What was given back can be had again, as often as one likes. */
+TEST_F(walkers, can_have_the_pages_again)
+{
+	long first, later;
+	int i;
+
+	if (self->work.size == POOL_2M)
+		SKIP(return, "pages of 2 MiB are anywhere");
+	text_write("/proc/sys/vm/compact_memory", "1");
+	pool_set(variant->size, "nr_hugepages", variant->pages);
+	first = pool_get(variant->size, "nr_hugepages");
+	EXPECT_GT(first, 0);
+	for (i = 0; i < 3; i++) {
+		EXPECT_TRUE(pool_is_empty(variant->size));
+		pool_set(variant->size, "nr_hugepages", variant->pages);
+		later = pool_get(variant->size, "nr_hugepages");
+		EXPECT_EQ(first, later);
+	}
+}
+
+/* No tail keeps anything of its head: all frames are ordinary free or used pages again. */
+TEST_F(walkers, find_no_huge_page_that_was_freed)
+{
+	long subpages = variant->size / page_size();
+	unsigned long frame;
+	char *p;
+
+	pool_set(variant->size, "nr_hugepages", 1);
+	p = pool_map(variant->size, 1);
+	if (!p)
+		SKIP(return, "no page of %lu kB to be had", variant->size >> 10);
+	*p = 1;
+	frame = frame_of(p);
+	ASSERT_NE(0, frame);
+	EXPECT_EQ(subpages, frames_with(frame, subpages, FLAG_HUGE));
+	EXPECT_EQ(1, frames_with(frame, subpages, FLAG_HEAD));
+	munmap(p, variant->size);
+	EXPECT_TRUE(pool_is_empty(variant->size));
+	EXPECT_EQ(0, frames_with(frame, subpages, FLAG_HUGE));
+}
+
+TEST_HARNESS_MAIN

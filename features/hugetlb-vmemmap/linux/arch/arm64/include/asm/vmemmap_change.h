@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Changes of live vmemmap entries, for HVO. See arch/arm64/mm/vmemmap_change.c.
+ */
+#ifndef __ASM_VMEMMAP_CHANGE_H
+#define __ASM_VMEMMAP_CHANGE_H
+
+#include <linux/types.h>
+
+#include <asm/cpu_pause.h>
+
+/**
+ * enum vmemmap_change_mode - how live entries are changed
+ * @VMEMMAP_CHANGE_PAUSE: broken and made while all other CPUs are paused
+ * @VMEMMAP_CHANGE_SEAMLESS: in steps that are legal while everyone looks on
+ */
+enum vmemmap_change_mode {
+	VMEMMAP_CHANGE_PAUSE,
+	VMEMMAP_CHANGE_SEAMLESS,
+};
+
+/**
+ * struct vmemmap_change - a change of one entry
+ * @entry: where it is
+ * @desc: its new descriptor
+ */
+struct vmemmap_change {
+	u64 *entry;
+	u64 desc;
+};
+
+/**
+ * struct vmemmap_changes - changes that are made together
+ * @change: the changes
+ * @nr: how many there are
+ * @max: how many there is room for
+ * @start: the first address that any of them is about
+ * @end: the address after the last
+ */
+struct vmemmap_changes {
+	struct vmemmap_change *change;
+	unsigned int nr;
+	unsigned int max;
+	unsigned long start;
+	unsigned long end;
+};
+
+extern enum vmemmap_change_mode vmemmap_change_mode;
+extern const char *vmemmap_change_reason;
+extern struct cpu_pause_stats vmemmap_change_stats;
+
+/* Where pages are pointed at another one that equals them, that cannot be the head's. */
+static inline unsigned int hugetlb_vmemmap_retained_pages(void)
+{
+	return vmemmap_change_mode == VMEMMAP_CHANGE_SEAMLESS ? 2 : 1;
+}
+
+void vmemmap_remap(struct vmemmap_changes *changes);
+int vmemmap_split(unsigned long start, unsigned long end);
+
+#endif /* __ASM_VMEMMAP_CHANGE_H */

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * How live entries of the vmemmap are changed.
+ *
+ * HVO (mm/hugetlb_vmemmap_batch.c) points the entries of a hugetlb page's tail struct
+ * pages at one page, and back at pages of their own, while anyone may look at them. The
+ * architecture wants break-before-make for most of that. There are two ways to do it.
+ *
+ * Paused: all other CPUs are paused; the entries are made invalid, the TLBs invalidated,
+ * the new entries written. That works on every machine. One pause serves many entries.
+ *
+ * Seamless: no change of an entry needs break-before-make. A new output address does not
+ * if both the old and the new entry are read-only and the memory at both addresses has the
+ * same contents. So each change is made in two steps, with the TLBs invalidated after
+ * each:
+ *
+ *	shared		read-write, own page	-> read-only, own page	-> read-only, shared
+ *	given back	read-only, shared	-> read-only, own page	-> read-write, own page
+ *
+ * Permissions may change live. After the first step nobody can write to the page that
+ * is given up, and its last reader is gone after the second.
+ *
+ * In both ways the vmemmap must consist of pages first. With 4K pages it is mapped by
+ * blocks of 2 MiB, which are split, once: they are never put together again. To split is
+ * a change of size only, which is done live with BBM level 2, and paused without.
+ */
+#define pr_fmt(fmt) "HugeTLB: " fmt
+
+#include <linux/init.h>
+#include <linux/kprobes.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/page-flags.h>
+#include <linux/pgtable.h>
+#include <linux/string.h>
+
+#include <asm/barrier.h>
+#include <asm/bbml2.h>
+#include <asm/cpu_pause.h>
+#include <asm/pgalloc.h>
+#include <asm/tlbflush.h>
+#include <asm/vmemmap_change.h>
+
+/* Chosen when all CPUs that start at boot have started, before any hugetlb page is there. */
+enum vmemmap_change_mode vmemmap_change_mode __ro_after_init;
+const char *vmemmap_change_reason __ro_after_init = "not chosen yet";
+
+/* What pauses took; changes from several tasks may be added at a time, by cpu-pause. */
+struct cpu_pause_stats vmemmap_change_stats;
+
+/* What does not need break-before-make is done with these. */
+static bool is_read_only(u64 desc)
+{
+	return !pte_write(__pte(desc));
+}
+
+static u64 read_only(u64 desc)
+{
+	return pte_val(pte_wrprotect(__pte(desc)));
+}
+
+/*
+ * The first step of a change. The output address changes between read-only entries only:
+ * in the second step if the old entry was writable, or else in the first.
+ */
+static u64 first_step(u64 old, u64 new)
+{
+	return read_only(is_read_only(old) ? new : old);
+}
+
+static void write_entry(struct vmemmap_change *change, u64 desc)
+{
+	__set_pte_nosync((pte_t *)change->entry, __pte(desc));
+}
+
+static void remap_live(struct vmemmap_changes *changes)
+{
+	unsigned int i;
+
+	for (i = 0; i < changes->nr; i++) {
+		struct vmemmap_change *change = &changes->change[i];
+
+		write_entry(change, first_step(READ_ONCE(*change->entry), change->desc));
+	}
+	flush_tlb_kernel_range(changes->start, changes->end);
+
+	for (i = 0; i < changes->nr; i++)
+		write_entry(&changes->change[i], changes->change[i].desc);
+	flush_tlb_kernel_range(changes->start, changes->end);
+}
+
+/* So many entries at a time; then see whether the pause has lasted long enough. */
+#define REMAP_CHUNK	1024
+
+struct remap_work {
+	struct vmemmap_changes *changes;
+	unsigned int done;
+};
+
+/*
+ * Break, invalidate, make. Nobody uses the vmemmap meanwhile, this CPU included: the
+ * changes are in the linear map, and no struct page is looked at.
+ */
+static bool notrace remap_paused(void *arg)
+{
+	struct remap_work *work = arg;
+	struct vmemmap_changes *changes = work->changes;
+	unsigned int i, end, first = work->done;
+
+	for (end = first; end < changes->nr && (end == first || !cpu_pause_limit_reached()); ) {
+		unsigned int chunk = min(changes->nr - end, REMAP_CHUNK);
+
+		for (i = end; i < end + chunk; i++)
+			WRITE_ONCE(*changes->change[i].entry, 0);
+		end += chunk;
+	}
+	flush_tlb_kernel_range(changes->start, changes->end);
+
+	for (i = first; i < end; i++)
+		WRITE_ONCE(*changes->change[i].entry, changes->change[i].desc);
+	dsb(ishst);
+	isb();
+	work->done = end;
+
+	return end < changes->nr;
+}
+
+NOKPROBE_SYMBOL(remap_paused);
+
+/**
+ * vmemmap_remap() - change live entries that map pages of the vmemmap
+ * @changes: the changes
+ *
+ * Each either makes a writable entry read-only or a read-only one writable, and may change
+ * the output address. If the mode is seamless, the memory at the old and the new address
+ * must have the same contents. When it returns nobody uses the old translations.
+ *
+ * Context: process context, may sleep. The caller owns the struct pages that the entries
+ *	    map: nobody else changes the entries or writes to the struct pages.
+ */
+void vmemmap_remap(struct vmemmap_changes *changes)
+{
+	struct remap_work work = { .changes = changes };
+
+	if (!changes->nr)
+		return;
+
+	if (vmemmap_change_mode == VMEMMAP_CHANGE_SEAMLESS)
+		remap_live(changes);
+	else
+		cpu_pause_run(remap_paused, &work, &vmemmap_change_stats);
+}
+
+/* Splitting blocks into pages */
+
+/* One at a time, so that a block that was seen is still there. */
+static DEFINE_MUTEX(split_lock);
+
+struct split {
+	pmd_t *pmd;
+	pmd_t table;
+};
+
+/* So many blocks are split together: the vmemmap of 32 GiB with 4K pages. */
+#define MAX_SPLITS	256
+
+/* Protected by split_lock. */
+static struct split splits[MAX_SPLITS];
+
+static bool notrace split_paused(void *arg)
+{
+	unsigned int i, nr = *(unsigned int *)arg;
+
+	for (i = 0; i < nr; i++)
+		WRITE_ONCE(*splits[i].pmd, __pmd(0));
+	flush_tlb_all();
+
+	for (i = 0; i < nr; i++)
+		WRITE_ONCE(*splits[i].pmd, splits[i].table);
+	dsb(ishst);
+	isb();
+
+	return false;
+}
+
+NOKPROBE_SYMBOL(split_paused);
+
+/* Put the tables in place. They translate everything as the blocks did. */
+static void install_splits(unsigned int nr)
+{
+	unsigned int i;
+
+	if (!nr)
+		return;
+
+	if (system_supports_bbml2_noabort()) {
+		/* A change of size, which may be live. */
+		for (i = 0; i < nr; i++)
+			set_pmd(splits[i].pmd, splits[i].table);
+		flush_tlb_all();
+	} else {
+		cpu_pause_run(split_paused, &nr, &vmemmap_change_stats);
+	}
+
+	/* The pages of a block from the page allocator will be freed one by one. */
+	for (i = 0; i < nr; i++) {
+		struct page *page = pte_page(__ptep_get(pte_offset_kernel(splits[i].pmd, 0)));
+
+		if (!PageReserved(page))
+			split_page(page, PMD_SHIFT - PAGE_SHIFT);
+	}
+}
+
+/* Prepare the split of a block. */
+static int prepare_split(struct split *split, pmd_t *pmdp)
+{
+	pmd_t pmd = READ_ONCE(*pmdp);
+	pgprot_t prot = __pgprot((pgprot_val(pte_pgprot(pmd_pte(pmd))) & ~PTE_TYPE_MASK) |
+				 PTE_TYPE_PAGE);
+	pte_t *table = pte_alloc_one_kernel(&init_mm);
+	unsigned int i;
+
+	if (!table)
+		return -ENOMEM;
+
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(table[i], pfn_pte(pmd_pfn(pmd) + i, prot));
+
+	split->pmd = pmdp;
+	pmd_populate_kernel(&init_mm, &split->table, table);
+
+	/* The entries before the table: whoever walks from the table must see them. */
+	dsb(ishst);
+
+	return 0;
+}
+
+/**
+ * vmemmap_split() - have a part of the vmemmap consist of pages
+ * @start: its first address
+ * @end: the address after its last
+ *
+ * Context: process context, may sleep. The memory is not removed meanwhile.
+ * Return: 0; -ENOMEM if there is no memory for a table, and then some blocks may have been
+ *	   split.
+ */
+int vmemmap_split(unsigned long start, unsigned long end)
+{
+	unsigned long addr;
+	unsigned int nr = 0;
+	int ret = 0;
+
+	/* Seen without the lock: a table stays one. */
+	for (addr = start; addr < end; addr = pmd_addr_end(addr, end))
+		if (pmd_leaf(READ_ONCE(*pmd_off_k(addr))))
+			break;
+	if (addr >= end)
+		return 0;
+
+	mutex_lock(&split_lock);
+	for (; addr < end && !ret; addr = pmd_addr_end(addr, end)) {
+		pmd_t *pmdp = pmd_off_k(addr);
+
+		if (!pmd_leaf(READ_ONCE(*pmdp)))
+			continue;
+		ret = prepare_split(&splits[nr], pmdp);
+		if (!ret && ++nr == MAX_SPLITS) {
+			install_splits(nr);
+			nr = 0;
+		}
+	}
+	install_splits(nr);
+	mutex_unlock(&split_lock);
+
+	return ret;
+}
+
+/* The mode */
+
+static enum { MODE_AUTO, MODE_PAUSE, MODE_SEAMLESS } wanted_mode __initdata;
+
+static int __init parse_mode(char *arg)
+{
+	if (arg && !strcmp(arg, "pause"))
+		wanted_mode = MODE_PAUSE;
+	else if (arg && !strcmp(arg, "seamless"))
+		wanted_mode = MODE_SEAMLESS;
+	else if (!arg || strcmp(arg, "auto"))
+		pr_warn("hugetlb_vmemmap=%s: not one of auto, pause, seamless; using auto\n",
+			arg ?: "");
+
+	return 0;
+}
+early_param("hugetlb_vmemmap", parse_mode);
+
+/* All CPUs that start at boot have started, and there is no hugetlb page yet. */
+static int __init choose_mode(void)
+{
+	bool bbml2 = system_supports_bbml2_noabort();
+
+	if (wanted_mode != MODE_AUTO) {
+		vmemmap_change_mode = wanted_mode == MODE_PAUSE ? VMEMMAP_CHANGE_PAUSE :
+								  VMEMMAP_CHANGE_SEAMLESS;
+		vmemmap_change_reason = "asked for with hugetlb_vmemmap=";
+	} else if (bbml2) {
+		vmemmap_change_mode = VMEMMAP_CHANGE_SEAMLESS;
+		vmemmap_change_reason = "BBM level 2 without aborts";
+	} else {
+		vmemmap_change_mode = VMEMMAP_CHANGE_PAUSE;
+		vmemmap_change_reason = "not all CPUs are known to have BBM level 2 without aborts";
+	}
+
+	/* Copies of the head appear among the tails; see page_fixed_fake_head(). */
+	if (vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE)
+		static_branch_enable(&hugetlb_optimize_vmemmap_key);
+
+	pr_info("vmemmap optimization %s (%s)\n",
+		vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE ? "pauses CPUs" : "is seamless",
+		vmemmap_change_reason);
+
+	return 0;
+}
+arch_initcall(choose_mode);

@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * HugeTLB Vmemmap Optimization (HVO) in batches.
+ *
+ * All tail struct pages of a hugetlb page say the same. They take many pages of vmemmap,
+ * of which one is enough: the entries of all the others are pointed at it, read-only, and
+ * the pages are freed. Before the hugetlb page is given back each entry gets a page of its
+ * own again.
+ *
+ * hugetlb_vmemmap.c does that one folio and one entry at a time, on architectures that may
+ * change a live entry as they like. Here the changes of many folios are collected first,
+ * with all memory that they need, and then made together by vmemmap_remap() of the
+ * architecture, which cannot fail. So a folio is always wholly optimized or not at all,
+ * and the order is always: change, invalidate the TLBs, free.
+ *
+ * Which page is kept depends on how entries are changed (asm/vmemmap_change.h).
+ *
+ *  - Paused: the first one, which holds the head. Its copy of the head appears in front
+ *    of every page of tails: page_fixed_fake_head() takes care of that.
+ *  - Seamless: the first one, and the second one, which is all tails. The others must have
+ *    the contents of the second, so all tails are first written anew from one pattern.
+ *
+ * The kept pages stay where they are. hugetlb_vmemmap.c moves the head to a new page, so
+ * that all pages around it can be freed; a copy would lose what is written to the head
+ * meanwhile, unless nobody can write.
+ *
+ * Nobody writes to the tails of a hugetlb page: they have no references, and who was about
+ * to take one has given up after synchronize_rcu(), see page_ref_add_unless(). The README
+ * of the feature in the Pagewright repository goes through all that could.
+ */
+#define pr_fmt(fmt) "HugeTLB: " fmt
+
+#include <linux/atomic.h>
+#include <linux/bootmem_info.h>
+#include <linux/kobject.h>
+#include <linux/memory_hotplug.h>
+#include <linux/mm.h>
+#include <linux/pgtable.h>
+#include <linux/rcupdate.h>
+#include <linux/slab.h>
+#include <linux/sysfs.h>
+
+#include <asm/vmemmap_change.h>
+
+#include "internal.h"
+#include "hugetlb_vmemmap.h"
+
+/* Entries that are changed together, but for a folio that has more. */
+#define BATCH_ENTRIES	16384U
+
+/* What is visible in /sys/kernel/mm/hugetlb_vmemmap. */
+static atomic_long_t entries_changed = ATOMIC_LONG_INIT(0);
+static atomic_long_t pages_saved = ATOMIC_LONG_INIT(0);
+
+/**
+ * struct batch - changes that are collected, to be made together
+ * @changes: the changes
+ * @freed: pages of vmemmap that nobody uses once they are made
+ * @nr_freed: how many
+ */
+struct batch {
+	struct vmemmap_changes changes;
+	struct list_head freed;
+	long nr_freed;
+};
+
+static unsigned long vmemmap_start(const struct folio *folio)
+{
+	return (unsigned long)&folio->page;
+}
+
+static unsigned long vmemmap_end(const struct hstate *h, const struct folio *folio)
+{
+	return vmemmap_start(folio) + hugetlb_vmemmap_size(h);
+}
+
+/* Entries of a folio that change: all but the head's own. */
+static unsigned int nr_entries(const struct hstate *h)
+{
+	return hugetlb_vmemmap_size(h) / PAGE_SIZE - 1;
+}
+
+static int batch_init(struct batch *batch, const struct hstate *h, unsigned long nr_folios)
+{
+	struct vmemmap_changes *changes = &batch->changes;
+
+	INIT_LIST_HEAD(&batch->freed);
+	batch->nr_freed = 0;
+
+	changes->nr = 0;
+	changes->max = min(nr_folios * nr_entries(h), max(BATCH_ENTRIES, nr_entries(h)));
+	changes->start = ULONG_MAX;
+	changes->end = 0;
+	changes->change = kvmalloc_array(changes->max, sizeof(*changes->change),
+					 GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+
+	return changes->change ? 0 : -ENOMEM;
+}
+
+static void add_change(struct batch *batch, pte_t *ptep, unsigned long addr, pte_t pte)
+{
+	struct vmemmap_changes *changes = &batch->changes;
+
+	changes->change[changes->nr++] = (struct vmemmap_change){ (u64 *)ptep, pte_val(pte) };
+	changes->start = min(changes->start, addr);
+	changes->end = max(changes->end, addr + PAGE_SIZE);
+}
+
+/*
+ * A page of vmemmap comes from memblock or from the page allocator.
+ */
+static void free_vmemmap_page(struct page *page)
+{
+	if (PageReserved(page)) {
+		memmap_boot_pages_add(-1);
+		free_bootmem_page(page);
+	} else {
+		memmap_pages_add(-1);
+		__free_page(page);
+	}
+}
+
+/* Make the changes that were collected, and free what they make free. */
+static void batch_commit(struct batch *batch)
+{
+	struct vmemmap_changes *changes = &batch->changes;
+	struct page *page, *next;
+
+	vmemmap_remap(changes);
+	atomic_long_add(changes->nr, &entries_changed);
+	atomic_long_add(batch->nr_freed, &pages_saved);
+
+	list_for_each_entry_safe(page, next, &batch->freed, lru)
+		free_vmemmap_page(page);
+
+	INIT_LIST_HEAD(&batch->freed);
+	batch->nr_freed = 0;
+	changes->nr = 0;
+	changes->start = ULONG_MAX;
+	changes->end = 0;
+	cond_resched();
+}
+
+/* Have room for the changes of one more folio. */
+static void batch_reserve(struct batch *batch, const struct hstate *h)
+{
+	if (batch->changes.nr + nr_entries(h) > batch->changes.max)
+		batch_commit(batch);
+}
+
+static void batch_finish(struct batch *batch)
+{
+	batch_commit(batch);
+	kvfree(batch->changes.change);
+}
+
+/*
+ * Write a page of tails: copies of one tail struct page, but for what no tail has in use
+ * and may have been left in it.
+ *
+ * The pattern is kept in registers, which compilers do not do by themselves. To write the
+ * tails of a gigantic page takes more instructions than all changes of its entries.
+ */
+static void write_tails(void *vaddr, const struct folio *folio)
+{
+	struct page tail = *folio_page(folio, HUGETLB_VMEMMAP_RESERVE_PAGES - 1);
+	u64 *to = vaddr, *end = vaddr + PAGE_SIZE, pattern[8];
+	u64 a, b, c, d, e, f, g, h;
+
+	/* Where struct pages have another size there is no HVO. */
+	if (WARN_ON_ONCE(sizeof(tail) != sizeof(pattern)))
+		return;
+
+	/* Which pages are poisoned is in the head's list; a race may have left the flag. */
+	tail.flags &= ~__PG_HWPOISON;
+	tail.index = 0;
+	tail.lru.prev = NULL;
+	memcpy(pattern, &tail, sizeof(pattern));
+
+	a = pattern[0], b = pattern[1], c = pattern[2], d = pattern[3];
+	e = pattern[4], f = pattern[5], g = pattern[6], h = pattern[7];
+
+	for (; to < end; to += 16) {
+		to[0] = a, to[1] = b, to[2] = c, to[3] = d;
+		to[4] = e, to[5] = f, to[6] = g, to[7] = h;
+		to[8] = a, to[9] = b, to[10] = c, to[11] = d;
+		to[12] = e, to[13] = f, to[14] = g, to[15] = h;
+	}
+}
+
+/* The entry that maps an address, if @prev maps the page before it or is NULL. */
+static pte_t *next_entry(unsigned long addr, pte_t *prev)
+{
+	return prev && (addr & ~PMD_MASK) ? prev + 1 : pte_offset_kernel(pmd_off_k(addr), addr);
+}
+
+/* Collect the changes that optimize a folio. */
+static void collect_optimize(struct batch *batch, const struct hstate *h, struct folio *folio)
+{
+	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
+	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
+	struct page *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
+	pte_t *ptep = NULL, entry = mk_pte(kept, PAGE_KERNEL_RO);
+
+	/* Where the kept page is the head's the others need not equal it. */
+	if (kept_addr != head)
+		for (addr = kept_addr; addr < end; addr += PAGE_SIZE)
+			write_tails((void *)addr, folio);
+
+	for (addr = head + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
+		struct page *page;
+
+		ptep = next_entry(addr, ptep);
+		page = pte_page(ptep_get(ptep));
+		add_change(batch, ptep, addr, entry);
+		if (page != kept) {
+			list_add(&page->lru, &batch->freed);
+			batch->nr_freed++;
+		}
+	}
+}
+
+/*
+ * Allocate pages of vmemmap for a folio. In large pieces, as long as there are any: that
+ * is faster, and leaves more of memory in one piece.
+ */
+static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr,
+			       struct list_head *pages)
+{
+	gfp_t gfp = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
+	unsigned int order = pageblock_order;
+	unsigned long allocated = 0, i;
+	struct page *page, *next;
+
+	while (allocated < nr) {
+		order = min_t(unsigned int, order, ilog2(nr - allocated));
+		page = alloc_pages_node(folio_nid(folio), order ? GFP_KERNEL | __GFP_NORETRY |
+					__GFP_NOWARN : gfp, order);
+		if (!page && !order)
+			goto fail;
+		if (!page) {
+			order--;
+			continue;
+		}
+		split_page(page, order);
+		for (i = 0; i < 1UL << order; i++)
+			list_add_tail(&page[i].lru, pages);
+		allocated += 1UL << order;
+	}
+
+	return 0;
+fail:
+	list_for_each_entry_safe(page, next, pages, lru)
+		__free_page(page);
+
+	return -ENOMEM;
+}
+
+/* Collect the changes that restore a folio; nothing is collected if it fails. */
+static int collect_restore(struct batch *batch, const struct hstate *h, struct folio *folio)
+{
+	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
+	unsigned long kept = hugetlb_vmemmap_retained_pages() - 1;
+	unsigned long nr = nr_entries(h) - kept;
+	pte_t *ptep = NULL;
+	struct page *page;
+	LIST_HEAD(pages);
+
+	if (alloc_vmemmap_pages(folio, nr, &pages))
+		return -ENOMEM;
+	memmap_pages_add(nr);
+	batch->nr_freed -= nr;
+
+	for (addr = head + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
+		ptep = next_entry(addr, ptep);
+		if (addr <= head + kept * PAGE_SIZE) {
+			page = pte_page(ptep_get(ptep));
+		} else {
+			page = list_first_entry(&pages, struct page, lru);
+			list_del(&page->lru);
+			write_tails(page_to_virt(page), folio);
+		}
+		add_change(batch, ptep, addr, mk_pte(page, PAGE_KERNEL));
+	}
+
+	return 0;
+}
+
+/* Is the vmemmap itself in the memory that it is about, memmap_on_memory? */
+static bool is_self_hosted(const struct folio *folio)
+{
+	unsigned long addr = vmemmap_start(folio);
+	pmd_t *pmdp = pmd_off_k(addr), pmd = pmdp_get(pmdp);
+	struct page *page;
+
+	if (!IS_ENABLED(CONFIG_MEMORY_HOTPLUG))
+		return false;
+
+	page = pmd_leaf(pmd) ? pmd_page(pmd) + pte_index(addr) :
+			       pte_page(ptep_get(pte_offset_kernel(pmdp, addr)));
+
+	return PageVmemmapSelfHosted(page);
+}
+
+static bool should_optimize(const struct hstate *h, struct folio *folio)
+{
+	return vmemmap_should_optimize_folio(h, folio) && !is_self_hosted(folio);
+}
+
+/*
+ * Have the vmemmap of the folios consist of pages, as far as there is memory for it.
+ * Neighbours are split together.
+ */
+static void split_folios(const struct hstate *h, struct list_head *folios)
+{
+	unsigned long start = 0, end = 0;
+	struct folio *folio;
+
+	list_for_each_entry(folio, folios, lru) {
+		if (!should_optimize(h, folio))
+			continue;
+		if (vmemmap_start(folio) == end) {
+			end = vmemmap_end(h, folio);
+		} else if (vmemmap_end(h, folio) == start) {
+			start = vmemmap_start(folio);
+		} else {
+			if (vmemmap_split(start, end))
+				return;
+			start = vmemmap_start(folio);
+			end = vmemmap_end(h, folio);
+		}
+	}
+	vmemmap_split(start, end);
+}
+
+/* Optimize a folio when the batch is committed, if there is memory to split its vmemmap. */
+static void optimize(struct batch *batch, const struct hstate *h, struct folio *folio)
+{
+	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
+	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
+
+	if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio))) {
+		/* What other folios of the batch give back may be enough. */
+		batch_commit(batch);
+		if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio)))
+			return;
+	}
+	batch_reserve(batch, h);
+	collect_optimize(batch, h, folio);
+	folio_set_hugetlb_vmemmap_optimized(folio);
+}
+
+/**
+ * hugetlb_vmemmap_optimize_folios() - free most of the vmemmap of folios
+ * @h: their hstate
+ * @folio_list: the folios, all of them frozen
+ *
+ * Does what it has the memory for. folio_test_hugetlb_vmemmap_optimized() tells which
+ * folios it did.
+ *
+ * Context: process context, may sleep.
+ */
+void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_list)
+{
+	unsigned long nr = 0;
+	struct folio *folio;
+	struct batch batch;
+
+	list_for_each_entry(folio, folio_list, lru)
+		nr += should_optimize(h, folio);
+	if (!nr || batch_init(&batch, h, nr))
+		return;
+
+	split_folios(h, folio_list);
+
+	/* Wait for who has seen a reference and is about to add one, see page_ref_add_unless(). */
+	synchronize_rcu();
+	list_for_each_entry(folio, folio_list, lru)
+		if (should_optimize(h, folio))
+			optimize(&batch, h, folio);
+	batch_finish(&batch);
+}
+
+/**
+ * hugetlb_vmemmap_optimize_folio() - free most of the vmemmap of a folio
+ * @h: its hstate
+ * @folio: the folio, frozen
+ *
+ * As hugetlb_vmemmap_optimize_folios().
+ *
+ * Context: process context, may sleep.
+ */
+void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
+{
+	struct batch batch;
+
+	if (!should_optimize(h, folio) || batch_init(&batch, h, 1))
+		return;
+
+	synchronize_rcu();
+	optimize(&batch, h, folio);
+	batch_finish(&batch);
+}
+
+/* Restore a folio when the batch is committed; or return -ENOMEM, and it stays as it is. */
+static int restore(struct batch *batch, const struct hstate *h, struct folio *folio)
+{
+	int ret;
+
+	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
+	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
+
+	batch_reserve(batch, h);
+	ret = collect_restore(batch, h, folio);
+	if (!ret)
+		folio_clear_hugetlb_vmemmap_optimized(folio);
+
+	return ret;
+}
+
+/**
+ * hugetlb_vmemmap_restore_folios() - give folios back all of their vmemmap
+ * @h: their hstate
+ * @folio_list: the folios, all of them frozen
+ * @non_hvo_folios: folios that have all of their vmemmap are moved here
+ *
+ * Stops at the first folio that there is not enough memory for. That one, and those behind
+ * it, stay on @folio_list and stay optimized.
+ *
+ * Context: process context, may sleep.
+ * Return: how many were restored, or -ENOMEM if it stopped.
+ */
+long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *folio_list,
+				    struct list_head *non_hvo_folios)
+{
+	struct folio *folio, *next;
+	unsigned long nr = 0;
+	struct batch batch;
+	long restored = 0;
+	int ret = 0;
+
+	list_for_each_entry(folio, folio_list, lru)
+		nr += folio_test_hugetlb_vmemmap_optimized(folio);
+	if (!nr) {
+		list_splice_tail_init(folio_list, non_hvo_folios);
+		return 0;
+	}
+	if (batch_init(&batch, h, nr))
+		return -ENOMEM;
+
+	/* As in hugetlb_vmemmap_optimize_folios(). */
+	synchronize_rcu();
+	list_for_each_entry_safe(folio, next, folio_list, lru) {
+		if (folio_test_hugetlb_vmemmap_optimized(folio)) {
+			ret = restore(&batch, h, folio);
+			if (ret)
+				break;
+			restored++;
+		}
+		list_move(&folio->lru, non_hvo_folios);
+	}
+	batch_finish(&batch);
+
+	return ret ? ret : restored;
+}
+
+/**
+ * hugetlb_vmemmap_restore_folio() - give a folio back all of its vmemmap
+ * @h: its hstate
+ * @folio: the folio, frozen
+ *
+ * Context: process context, may sleep.
+ * Return: 0, or -ENOMEM and the folio stays optimized.
+ */
+int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
+{
+	struct batch batch;
+	int ret;
+
+	if (!folio_test_hugetlb_vmemmap_optimized(folio))
+		return 0;
+	if (batch_init(&batch, h, 1))
+		return -ENOMEM;
+
+	synchronize_rcu();
+	ret = restore(&batch, h, folio);
+	batch_finish(&batch);
+
+	return ret;
+}
+
+/* /sys/kernel/mm/hugetlb_vmemmap */
+
+#define HVO_ATTR(_name, _format, _value)						\
+static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)	\
+{											\
+	return sysfs_emit(buf, _format "\n", _value);					\
+}											\
+static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
+
+HVO_ATTR(mode, "%s", hugetlb_vmemmap_retained_pages() == 1 ? "pause" : "seamless");
+HVO_ATTR(reason, "%s", vmemmap_change_reason);
+HVO_ATTR(pauses, "%llu", READ_ONCE(vmemmap_change_stats.pauses));
+HVO_ATTR(longest_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.longest_ns));
+HVO_ATTR(total_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.total_ns));
+HVO_ATTR(entries_changed, "%ld", atomic_long_read(&entries_changed));
+HVO_ATTR(bytes_saved, "%ld", atomic_long_read(&pages_saved) * PAGE_SIZE);
+
+static struct attribute *hvo_attrs[] = {
+	&mode_attr.attr,
+	&reason_attr.attr,
+	&pauses_attr.attr,
+	&longest_pause_ns_attr.attr,
+	&total_pause_ns_attr.attr,
+	&entries_changed_attr.attr,
+	&bytes_saved_attr.attr,
+	NULL
+};
+
+static const struct attribute_group hvo_group = {
+	.name = "hugetlb_vmemmap",
+	.attrs = hvo_attrs,
+};
+
+static int __init hvo_init(void)
+{
+	return sysfs_create_group(mm_kobj, &hvo_group);
+}
+late_initcall(hvo_init);

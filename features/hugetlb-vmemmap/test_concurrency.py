@@ -1,0 +1,100 @@
+"""Others look at, poison and move huge pages while their struct pages are freed and restored.
+
+What the guest programs expect holds on any kernel, so the same tests on the base kernel
+(--full) show that it is they who are right. It has no such modes: it ignores the parameters,
+and its huge pages keep all their struct pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pagewright import ktap, source, workspace
+from pagewright.machine import Machine
+
+TESTS = "/usr/lib/tests/hugetlb-vmemmap"
+
+BASE = pytest.param("base-4k", marks=pytest.mark.full)
+DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
+
+builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
+modes = pytest.mark.parametrize("mode", ["seamless", "pause"])
+
+# Pages of 1 GiB must be found in one piece, and twice as many as are asked for.
+LARGE = "6G"
+# Less than the guest has, so that what the kernel itself keeps does not matter.
+SMALL = "1G"
+
+# Memory that can go offline must be plugged: on arm64 what is there at boot cannot.
+# virtio-mem hands it out before the guest's init runs.
+PLUGGED = (
+    *("-m", "maxmem=8G,slots=2"),
+    *("-object", "memory-backend-ram,id=more,size=1G,reserve=off"),
+    *("-device", "virtio-mem-pci,id=plugged,memdev=more,requested-size=1G,addr=0x1f"),
+)
+
+Boot = Callable[..., Machine]
+Run = Callable[[Machine, str], None]
+
+
+@pytest.fixture
+def optimised(shared_machine: Boot) -> Boot:
+    """Boot a machine whose huge pages do without most of their struct pages.
+
+    Called with the build, the mode, more kernel parameters and fields of MachineOptions.
+    """
+
+    def factory(build: str, mode: str, append: str = "", **options: Any) -> Machine:
+        check = "pgtable_transition_check=on" if build.startswith("debug") else ""
+        words = ("hugetlb_free_vmemmap=on", f"hugetlb_vmemmap={mode}", check, append)
+        return shared_machine(build, append=" ".join(filter(None, words)), smp=4, **options)
+
+    return factory
+
+
+@pytest.fixture
+def guest_program(subtests: pytest.Subtests) -> Run:
+    """Run a guest program, each of its tests a result of its own; no complaint may follow."""
+
+    def run(place: Machine, program: str) -> None:
+        result = place.run(f"{TESTS}/{program}", timeout=900)
+        ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
+        assert result.status == 0, result.output
+        assert place.warnings() == ""
+
+    return run
+
+
+@builds
+@modes
+@pytest.mark.parametrize("memory", [SMALL, LARGE])
+def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, memory):
+    guest_program(optimised(build, mode, memory=memory), "vmemmap_walkers")
+
+
+@builds
+@modes
+@pytest.mark.parametrize("memory", [SMALL, LARGE])
+def test_memory_errors_are_confined(optimised, guest_program, build, mode, memory):
+    guest_program(optimised(build, mode, memory=memory), "vmemmap_poison")
+
+
+@builds
+@modes
+def test_pages_move_between_nodes(optimised, guest_program, build, mode):
+    place = optimised(build, mode, append="numa=fake=2", memory=SMALL)
+    assert place.check("cat /sys/devices/system/node/online") == "0-1"
+    guest_program(place, "vmemmap_migrate -f nodes")
+
+
+@builds
+@modes
+def test_pages_leave_memory_that_goes_offline(optimised, guest_program, build, mode):
+    place = optimised(
+        build, mode, append="memhp_default_state=online_movable", memory=SMALL, extra_args=PLUGGED
+    )
+    place.check("until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done")
+    guest_program(place, "vmemmap_migrate -f block")

@@ -1,0 +1,361 @@
+"""Struct pages of hugepages are freed and come back, in both modes."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from pagewright.machine import Machine
+from pagewright.place import DEFAULT_CPU
+
+MODES = ("pause", "seamless")
+HVO = "/sys/kernel/mm/hugetlb_vmemmap"
+HUGEPAGES = "/sys/kernel/mm/hugepages"
+# BBM level 2 by its ID register, but not on the kernel's list: to it, level 0.
+UNLISTED_CPU = "max,midr=0x410fd491"
+CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of hugepage with 4 KiB pages, and what each mode frees of one, in KiB."""
+
+    kib: int
+    pause: int
+    seamless: int
+
+    @property
+    def pool(self) -> str:
+        """Its directory in sysfs."""
+        return f"{HUGEPAGES}/hugepages-{self.kib}kB"
+
+    def freed(self, mode: str) -> int:
+        """Return KiB freed of one."""
+        return self.pause if mode == "pause" else self.seamless
+
+
+LARGE = Size(2048, 28, 24)
+CONTIGUOUS = Size(32768, 508, 504)
+GIANT = Size(1048576, 16380, 16376)
+
+
+def on(mode: str) -> str:
+    """Return kernel parameters that switch HVO on in a mode."""
+    return f"hugetlb_free_vmemmap=on hugetlb_vmemmap={mode}"
+
+
+def read(place: Machine, file: str) -> int:
+    """Read a number."""
+    return int(place.check(f"cat {file}"))
+
+
+def resize(place: Machine, size: Size, number: int) -> int:
+    """Ask for so many hugepages; return how many there are."""
+    place.check(f"echo {number} >{size.pool}/nr_hugepages", timeout=300)
+    return read(place, f"{size.pool}/nr_hugepages")
+
+
+def demote(place: Machine, size: Size, to: Size, number: int) -> None:
+    place.check(f"echo {to.kib}kB >{size.pool}/demote_size")
+    place.check(f"echo {number} >{size.pool}/demote", timeout=300)
+
+
+def saved(place: Machine) -> int:
+    """Return KiB that are freed, as the kernel counts them."""
+    return read(place, f"{HVO}/bytes_saved") // 1024
+
+
+def free_memory(place: Machine) -> int:
+    """Return MemFree in KiB, with what CPUs keep for themselves given back."""
+    place.check("echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction")
+    place.check("echo 3 >/proc/sys/vm/drop_caches")
+    return int(place.check("sed -n 's/^MemFree: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"))
+
+
+def assert_nothing_left(place: Machine) -> None:
+    """No hugepage, nothing saved, no complaint."""
+    for size in (LARGE, CONTIGUOUS, GIANT):
+        for count in ("nr_hugepages", "free_hugepages", "surplus_hugepages", "resv_hugepages"):
+            assert read(place, f"{size.pool}/{count}") == 0, (size, count)
+    assert saved(place) == 0
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_is_freed_and_comes_back(machine, mode):
+    """MemFree and the counter agree, to a page for each few MiB that tables take."""
+    place = machine(memory="8G", append=on(mode))
+    free = free_memory(place)
+    for size, number in ((LARGE, 512), (CONTIGUOUS, 16), (GIANT, 4)):
+        assert resize(place, size, number) == number
+        assert saved(place) == number * size.freed(mode)
+        gained = free_memory(place) - free + number * size.kib
+        assert gained == pytest.approx(number * size.freed(mode), abs=600), size
+
+        assert resize(place, size, 0) == 0
+        assert saved(place) == 0
+        # What is split stays split: a page for 128 MiB; and the buddy allocator's own.
+        assert free_memory(place) == pytest.approx(free, abs=600), size
+        free = free_memory(place)
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_demoted_pages_are_optimized_too(machine, mode):
+    place = machine(memory="4G", append=on(mode))
+    assert resize(place, GIANT, 2) == 2
+    demote(place, GIANT, CONTIGUOUS, 1)
+    assert saved(place) == GIANT.freed(mode) + 32 * CONTIGUOUS.freed(mode)
+    demote(place, GIANT, LARGE, 1)
+    demote(place, CONTIGUOUS, LARGE, 16)
+    assert saved(place) == 16 * CONTIGUOUS.freed(mode) + 768 * LARGE.freed(mode)
+    for size in (LARGE, CONTIGUOUS, GIANT):
+        assert resize(place, size, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pages_of_the_boot_command_line(machine, mode):
+    place = machine(
+        memory="4G",
+        append=f"{on(mode)} hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=16",
+    )
+    assert saved(place) == 2 * GIANT.freed(mode) + 16 * LARGE.freed(mode)
+    demote(place, GIANT, LARGE, 2)
+    for size in (LARGE, GIANT):
+        assert resize(place, size, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pages_from_cma(machine, mode):
+    place = machine(memory="4G", append=f"{on(mode)} hugetlb_cma=2G")
+    for _ in range(3):
+        assert resize(place, GIANT, 2) == 2
+        assert saved(place) == 2 * GIANT.freed(mode)
+        assert resize(place, GIANT, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_as_many_gigantic_pages_the_second_time(machine, mode):
+    """What comes back must not be scattered over the memory that was freed."""
+    place = machine(memory="32G", smp=4, append=on(mode))
+    for _ in range(3):
+        assert resize(place, GIANT, 24) == 24
+        assert resize(place, GIANT, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_seamless_never_pauses(machine, mode):
+    place = machine(memory="4G", smp=4, append=on(mode))
+    resize(place, GIANT, 2)
+    demote(place, GIANT, LARGE, 2)
+    resize(place, LARGE, 0)
+    pauses = read(place, f"{HVO}/pauses")
+    assert read(place, f"{HVO}/entries_changed") == 2 * (4095 * 2 + 512 * 7 * 2)
+    if mode == "seamless":
+        assert (pauses, read(place, "/sys/kernel/cpu_pause/pauses")) == (0, 0)
+        assert read(place, f"{HVO}/longest_pause_ns") == 0
+    else:
+        # Splitting, allocating, demoting (twice) and freeing, each for both pages at once.
+        assert 4 <= pauses <= 8
+        assert read(place, f"{HVO}/longest_pause_ns") > 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "asked", "mode", "reason"),
+    [
+        ("level2", "", "seamless", "BBM level 2 without aborts"),
+        ("level0", "", "pause", "not all CPUs are known to have BBM level 2 without aborts"),
+        ("level2", "pause", "pause", "asked for with hugetlb_vmemmap="),
+        ("level0", "seamless", "seamless", "asked for with hugetlb_vmemmap="),
+        ("level0", "auto", "pause", "not all CPUs are known to have BBM level 2 without aborts"),
+        ("level2", "sideways", "seamless", "BBM level 2 without aborts"),
+    ],
+)
+def test_mode_is_chosen_and_said(machine, cpu, asked, mode, reason):
+    append = "hugetlb_free_vmemmap=on" + (f" hugetlb_vmemmap={asked}" if asked else "")
+    place = machine(memory="2G", cpu=CPUS[cpu], append=append)
+    assert place.check(f"cat {HVO}/mode").strip() == mode
+    assert place.check(f"cat {HVO}/reason").strip() == reason
+    log = place.check("dmesg")
+    said = {"pause": "pauses CPUs", "seamless": "is seamless"}[mode]
+    assert f"HugeTLB: vmemmap optimization {said} ({reason})" in log
+    warned = "hugetlb_vmemmap=sideways: not one of auto, pause, seamless; using auto" in log
+    assert warned == (asked == "sideways")
+    assert re.search(rf"HugeTLB: {LARGE.freed(mode)} KiB vmemmap can be freed for a 2.00 MiB", log)
+
+    # Without level 2, seamless pauses to split, once for the same memory.
+    resize(place, LARGE, 64)
+    resize(place, LARGE, 0)
+    pauses = read(place, f"{HVO}/pauses")
+    resize(place, LARGE, 64)
+    resize(place, LARGE, 0)
+    again = read(place, f"{HVO}/pauses") - pauses
+    if mode == "seamless":
+        assert (pauses > 0, again) == (cpu == "level0", 0)
+    else:
+        assert pauses > 0
+        assert again > 0
+    assert_nothing_left(place)
+
+
+def test_off_unless_switched_on(machine):
+    place = machine(memory="2G")
+    resize(place, LARGE, 16)
+    assert saved(place) == 0
+    place.check("sysctl -qw vm.hugetlb_optimize_vmemmap=1")
+    resize(place, LARGE, 32)
+    assert saved(place) == 16 * LARGE.seamless
+    place.check("sysctl -qw vm.hugetlb_optimize_vmemmap=0")
+    resize(place, LARGE, 48)
+    assert saved(place) == 16 * LARGE.seamless
+    resize(place, LARGE, 0)
+    assert_nothing_left(place)
+
+
+# Each allocation on the way fails once, the shell being the one that fails. FILES are
+# written to in turn.
+FAIL_EACH = """
+cd /sys/kernel/debug
+for kind in fail_page_alloc failslab; do
+    echo N >$kind/ignore-gfp-wait || exit
+    echo 0 >$kind/verbose || exit
+done
+echo N >fail_page_alloc/ignore-gfp-highmem
+echo 0 >fail_page_alloc/min-order
+failed=0
+for nth in $(seq 1 STEP LAST); do
+    sh -c "echo $nth >/proc/self/fail-nth; echo NUMBER >FILE; cat /proc/self/fail-nth" \\
+        2>/dev/null | grep -q '^0' && failed=$((failed + 1))
+    AFTER || { echo "after $nth"; exit 1; }
+done
+echo failed=$failed
+"""
+
+
+def sweep(place: Machine, file: str, number: int, after: str, last: int, step: int = 1) -> int:
+    """Fail the first, second, ... allocation of a write; return how often one did fail."""
+    script = FAIL_EACH
+    words = {
+        "STEP": str(step),
+        "LAST": str(last),
+        "NUMBER": str(number),
+        "FILE": file,
+        "AFTER": after,
+    }
+    for word, value in words.items():
+        script = script.replace(word, value)
+    found = re.search(r"failed=(\d+)", place.check(script, timeout=600))
+    assert found
+    return int(found[1])
+
+
+def whole(size: Size, mode: str, slack: int = 0) -> str:
+    """A command that checks that what is saved is that of whole hugepages, at most all."""
+    return (
+        f"saved=$(($(cat {HVO}/bytes_saved) / 1024)); number=$(cat {size.pool}/nr_hugepages); "
+        f"test $((saved % {size.freed(mode)})) = 0 && "
+        f"test $((saved / {size.freed(mode)})) -le $((number + {slack}))"
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [LARGE, GIANT], ids=["2M", "1G"])
+def test_failed_allocations_leave_folios_whole(machine, mode, size):
+    """Optimizing and restoring with each allocation failing in turn."""
+    place = machine(memory="4G", append=on(mode))
+    number, last, step = (8, 60, 1) if size is LARGE else (2, 120, 3)
+
+    # Restored at the end of each turn, so that each begins alike; nothing fails then.
+    file = f"{size.pool}/nr_hugepages"
+    after = f"{{ {whole(size, mode)}; }} && echo 0 >{file} && test $(cat {HVO}/bytes_saved) = 0"
+    assert sweep(place, file, number, after, last, step) > 3
+    assert_nothing_left(place)
+
+    # The other way round.
+    refill = f"{{ {whole(size, mode)}; }} && echo {number} >{file} && {whole(size, mode)}"
+    assert resize(place, size, number) == number
+    assert sweep(place, file, 0, refill, last, step) > 3
+    assert resize(place, size, 0) == 0
+    # A page that could not be restored became surplus, and goes when there is memory.
+    assert_nothing_left(place)
+
+
+STRESS = """
+fail() {{ echo "$*"; exit 1; }}
+cd {hugepages}
+for round in $(seq {rounds}); do
+    echo 2 >hugepages-1048576kB/nr_hugepages
+    echo 2048kB >hugepages-1048576kB/demote_size
+    echo 1 >hugepages-1048576kB/demote
+    echo 200 >hugepages-2048kB/nr_hugepages
+    echo 0 >hugepages-1048576kB/nr_hugepages
+    echo 64 >hugepages-2048kB/nr_hugepages
+    echo 0 >hugepages-2048kB/nr_hugepages
+done &
+pool=$!
+while kill -0 $pool 2>/dev/null; do
+    cat /proc/kpageflags /proc/kpagecount >/dev/null
+    echo 1 >/proc/sys/vm/compact_memory
+done &
+while kill -0 $pool 2>/dev/null; do
+    echo 0 >/sys/devices/system/cpu/cpu3/online
+    echo 1 >/sys/devices/system/cpu/cpu3/online
+    plugged=$((plugged + 1))
+done &
+wait $pool
+wait
+grep -qx 0-3 /sys/devices/system/cpu/online || fail "a CPU is lost"
+"""
+
+
+# The debug build takes minutes; each CPU with the mode that it would choose.
+CHOSEN = [("level2", "seamless"), ("level0", "pause")]
+OTHERS = [("level2", "pause"), ("level0", "seamless")]
+
+
+@pytest.mark.parametrize(
+    ("build", "rounds", "cpu", "mode"),
+    [
+        *[("patched-4k", 10, *pair) for pair in (*CHOSEN, *OTHERS)],
+        *[("debug-4k", 2, *pair) for pair in CHOSEN],
+        *[
+            pytest.param("debug-4k", 60, *pair, marks=pytest.mark.full)
+            for pair in (*CHOSEN, *OTHERS)
+        ],
+    ],
+)
+def test_everything_at_once(machine, build, rounds, cpu, mode):
+    checked = " pgtable_transition_check=on" if build == "debug-4k" else ""
+    place = machine(build, memory="4G", smp=4, cpu=CPUS[cpu], append=on(mode) + checked)
+    place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
+    time.sleep(1)
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_goes_while_hugepages_are_free(machine, mode):
+    """Offlining a memory block dissolves the free hugepages in it, and restores them."""
+    place = machine(memory="4G", smp=4, append=f"{on(mode)} movable_node movablecore=2G")
+    assert resize(place, LARGE, 512) == 512
+    blocks = place.check(
+        "cd /sys/devices/system/memory; grep -l Movable memory*/valid_zones | head -4"
+    ).split()
+    assert blocks
+    for block in blocks:
+        state = f"/sys/devices/system/memory/{block.split('/')[0]}/state"
+        place.check(f"echo offline >{state}", timeout=120)
+        place.check(f"echo online_movable >{state}")
+    number = read(place, f"{LARGE.pool}/nr_hugepages")
+    assert number <= 512
+    assert saved(place) == number * LARGE.freed(mode)
+    resize(place, LARGE, 0)
+    assert_nothing_left(place)
