@@ -32,6 +32,9 @@ SIDES = (
     Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
 )
 
+# Works of the small part, which also is what `make` shows.
+SMALL = "2 GiB in 4 GiB: "
+
 COUNTER = "/usr/lib/tests/linear-map/instructions"
 GIANT = "/sys/kernel/mm/hugepages/hugepages-1048576kB"
 LARGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -56,6 +59,7 @@ echo giant=$(cat {GIANT}/nr_hugepages)
 echo large=$(cat {LARGE}/nr_hugepages)
 """
 
+# By name: what is done with NUMBER pages of 1 GiB.
 STEPS = {
     "allocate 1 GiB": f"echo NUMBER >{GIANT}/nr_hugepages",
     "free 1 GiB": f"echo 0 >{GIANT}/nr_hugepages",
@@ -65,14 +69,25 @@ STEPS = {
 }
 
 
-def parts(quick: bool) -> list[Part]:
-    """Return one boot per side, and the steps on it."""
-    memory, number = ("32G", 24) if quick else ("640G", 600)
-    works = [
-        Work(name, STEP.replace("COMMAND", command.replace("NUMBER", str(number))), timeout=1800)
+def steps(number: int, prefix: str = "") -> list[Work]:
+    """Return the steps with a number of gigantic pages."""
+    return [
+        Work(
+            f"{prefix}{name}",
+            STEP.replace("COMMAND", command.replace("NUMBER", str(number))),
+            timeout=1800,
+        )
         for name, command in STEPS.items()
     ]
-    return [Part({"icount": True, "memory": memory, "smp": 4}, works, SIDES)]
+
+
+def parts(quick: bool) -> list[Part]:
+    """Return one boot per side, and the steps on it; and a small one of what is compared."""
+    memory, number = ("32G", 24) if quick else ("640G", 600)
+    return [
+        Part({"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
+        Part({"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
+    ]
 
 
 def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
@@ -84,6 +99,7 @@ def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
     def saved(step: Values) -> float:
         return (int(step["free_gained"]) + pages(step) * 1024 * 1024) / 1024
 
+    saving = [name for name in STEPS if not name.startswith("free")]
     tables: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
         ("instructions", "million", list(STEPS), lambda v: int(v["instructions"]) / 1e6),
         ("hugepages after the step", "GiB", list(STEPS), pages),
@@ -92,18 +108,25 @@ def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
         ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
         ("interrupts between processors", "IPIs", list(STEPS), lambda v: int(v["ipis"])),
         ("MemFree gained beyond the pages", "MiB", ["allocate 1 GiB"], saved),
-        (
-            "saved, says the kernel",
-            "MiB",
-            [name for name in STEPS if not name.startswith("free")],
-            lambda v: int(v["bytes_saved"]) / (1 << 20),
-        ),
+        ("saved, says the kernel", "MiB", saving, lambda v: int(v["bytes_saved"]) / (1 << 20)),
     ]
-    return [
-        Figure(group, step, unit, {side: get(values[side][step]) for side in values})
-        for group, unit, steps, get in tables
-        for step in steps
+    small = [
+        ("instructions", "million", list(STEPS), tables[0][3]),
+        ("saved, says the kernel", "MiB", saving, tables[-1][3]),
     ]
+
+    found = []
+    for prefix, wanted in ((SMALL, small), ("", tables)):
+        for group, unit, names, get in wanted:
+            for step in names:
+                by_side = {
+                    side: get(works[prefix + step])
+                    for side, works in values.items()
+                    if prefix + step in works
+                }
+                if by_side:
+                    found.append(Figure(prefix + group, step, unit, by_side))
+    return found
 
 
 EXPERIMENT = Experiment(

@@ -227,6 +227,8 @@ def demo() -> None:
     features = space.features()
     for name in measure.experiments(space):
         experiment = measure.load(space, name)
+        if all(part.sides for part in experiment.parts(True)):
+            continue
         sides = measure.off_and_on(features)
         figures = measure.measure(space, experiment, sides, quick=True, only_these=True)
         say(f"\n{space.feature(experiment.feature).summary}.")

@@ -172,7 +172,7 @@ def base_and_patched() -> list[Side]:
 
 def off_and_on(features: Sequence[Feature]) -> list[Side]:
     """Return the sides that compare one image with itself, features switched off and on."""
-    off = " ".join(feature.boot_off for feature in features)
+    off = " ".join(feature.boot_off for feature in features if feature.boot_off)
     return [Side("off", "patched-4k", off), Side("on", "patched-4k")]
 
 

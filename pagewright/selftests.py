@@ -27,7 +27,6 @@ SELFTESTS = "/usr/lib/kselftest"
 # (ksm_tests and migration need libnuma; mlock-random-test and memfd_secret, libcap).
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "cgroup": ("test_hugetlb_memcg",),
-    "memfd": ("memfd_test",),
     "mm": (
         "compaction_test",
         "cow",

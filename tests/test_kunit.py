@@ -39,14 +39,15 @@ def run_suites(guest: Machine, suites: list[str], subtests: pytest.Subtests) -> 
 @pytest.mark.parametrize("memory", ["1G", "4G"])
 def test_kunit(machine, subtests, memory):
     """With and without blocks of 1 GiB."""
-    guest = machine("patched-4k", memory=memory, append="kunit.enable=1")
+    guest = machine("patched-4k", memory=memory, append="kunit.enable=1 hugetlb_free_vmemmap=on")
     run_suites(guest, SUITES, subtests)
     assert guest.warnings() == ""
 
 
 @pytest.mark.parametrize("cpu", [DEFAULT_CPU, UNLISTED_CPU])
 def test_kunit_and_modules_under_the_debug_build(machine, subtests, cpu):
-    guest = machine("debug-4k", cpu=cpu, append="kunit.enable=1 pgtable_transition_check=on")
+    append = "kunit.enable=1 pgtable_transition_check=on hugetlb_free_vmemmap=on"
+    guest = machine("debug-4k", cpu=cpu, append=append)
     run_suites(guest, SUITES + DEBUG_SUITES, subtests)
     guest.check(MODULES, timeout=300)
     assert guest.warnings() == ""

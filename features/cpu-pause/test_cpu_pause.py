@@ -38,7 +38,10 @@ def test_stress(machine, subtests, smp, nmi):
 @pytest.mark.parametrize("nmi", ["", NMI], ids=["irq", "nmi"])
 def test_stress_under_the_debug_build(machine, subtests, nmi):
     place = machine(
-        "debug-4k", smp=4, memory="2G", append=f"kunit.enable=1 kunit.filter_glob=cpu_pause {nmi}"
+        "debug-4k",
+        smp=4,
+        memory="2G",
+        append=f"kunit.enable=1 kunit.filter_glob=cpu_pause cpu_pause_kunit.rounds=200 {nmi}",
     )
     run_suite(place, subtests)
 

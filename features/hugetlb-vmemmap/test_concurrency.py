@@ -22,11 +22,10 @@ DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
 modes = pytest.mark.parametrize("mode", ["seamless", "pause"])
+sizes = pytest.mark.parametrize("size", ["2M", "1G"])
 
-# Pages of 1 GiB must be found in one piece, and twice as many as are asked for.
-LARGE = "6G"
-# Less than the guest has, so that what the kernel itself keeps does not matter.
-SMALL = "1G"
+# Two pages of 1 GiB must be there in one piece; for 2 MiB little memory will do.
+MEMORY = {"2M": "1G", "1G": "6G"}
 
 # Memory that can go offline must be plugged: on arm64 what is there at boot cannot.
 # virtio-mem hands it out before the guest's init runs.
@@ -41,7 +40,7 @@ Run = Callable[[Machine, str], None]
 
 
 @pytest.fixture
-def optimised(shared_machine: Boot) -> Boot:
+def optimised(machine: Boot) -> Boot:
     """Boot a machine whose huge pages do without most of their struct pages.
 
     Called with the build, the mode, more kernel parameters and fields of MachineOptions.
@@ -50,7 +49,7 @@ def optimised(shared_machine: Boot) -> Boot:
     def factory(build: str, mode: str, append: str = "", **options: Any) -> Machine:
         check = "pgtable_transition_check=on" if build.startswith("debug") else ""
         words = ("hugetlb_free_vmemmap=on", f"hugetlb_vmemmap={mode}", check, append)
-        return shared_machine(build, append=" ".join(filter(None, words)), smp=4, **options)
+        return machine(build, append=" ".join(filter(None, words)), smp=4, **options)
 
     return factory
 
@@ -70,22 +69,24 @@ def guest_program(subtests: pytest.Subtests) -> Run:
 
 @builds
 @modes
-@pytest.mark.parametrize("memory", [SMALL, LARGE])
-def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, memory):
-    guest_program(optimised(build, mode, memory=memory), "vmemmap_walkers")
+@sizes
+def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, size):
+    place = optimised(build, mode, memory=MEMORY[size])
+    guest_program(place, f"vmemmap_walkers -v of_{size}")
 
 
 @builds
 @modes
-@pytest.mark.parametrize("memory", [SMALL, LARGE])
-def test_memory_errors_are_confined(optimised, guest_program, build, mode, memory):
-    guest_program(optimised(build, mode, memory=memory), "vmemmap_poison")
+@sizes
+def test_memory_errors_are_confined(optimised, guest_program, build, mode, size):
+    place = optimised(build, mode, memory=MEMORY[size])
+    guest_program(place, f"vmemmap_poison -v of_{size}")
 
 
 @builds
 @modes
 def test_pages_move_between_nodes(optimised, guest_program, build, mode):
-    place = optimised(build, mode, append="numa=fake=2", memory=SMALL)
+    place = optimised(build, mode, append="numa=fake=2")
     assert place.check("cat /sys/devices/system/node/online") == "0-1"
     guest_program(place, "vmemmap_migrate -f nodes")
 
@@ -93,8 +94,6 @@ def test_pages_move_between_nodes(optimised, guest_program, build, mode):
 @builds
 @modes
 def test_pages_leave_memory_that_goes_offline(optimised, guest_program, build, mode):
-    place = optimised(
-        build, mode, append="memhp_default_state=online_movable", memory=SMALL, extra_args=PLUGGED
-    )
+    place = optimised(build, mode, append="memhp_default_state=online_movable", extra_args=PLUGGED)
     place.check("until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done")
     guest_program(place, "vmemmap_migrate -f block")

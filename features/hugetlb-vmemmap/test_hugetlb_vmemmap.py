@@ -207,8 +207,8 @@ def test_mode_is_chosen_and_said(machine, cpu, asked, mode, reason):
     assert_nothing_left(place)
 
 
-def test_off_unless_switched_on(machine):
-    place = machine(memory="2G")
+def test_off_and_on_while_it_runs(machine):
+    place = machine(memory="2G", append="hugetlb_free_vmemmap=off")
     resize(place, LARGE, 16)
     assert saved(place) == 0
     place.check("sysctl -qw vm.hugetlb_optimize_vmemmap=1")

@@ -66,7 +66,8 @@ FULL = (
     Selftest("./uffd-stress hugetlb 128 32"),
     Selftest("./uffd-stress hugetlb-private 128 32"),
     Selftest("./uffd-unit-tests", seconds=900),
-    Selftest("./memfd_test hugetlbfs", pages=8, collection="memfd"),
+    Selftest("./charge_reserved_hugetlb.sh -cgroup-v2", pages=0, seconds=600),
+    Selftest("./hugetlb_reparenting_test.sh -cgroup-v2", pages=0),
     Selftest(
         "./test_hugetlb_memcg",
         pages=0,
@@ -75,16 +76,6 @@ FULL = (
         " echo +memory >/sys/fs/cgroup/cgroup.subtree_control",
         after="echo -memory >/sys/fs/cgroup/cgroup.subtree_control;"
         " mount -o remount /sys/fs/cgroup",
-    ),
-    Selftest("./charge_reserved_hugetlb.sh -cgroup-v2", pages=0, seconds=600),
-    Selftest("./hugetlb_reparenting_test.sh -cgroup-v2", pages=0),
-    Selftest(
-        "./charge_reserved_hugetlb.sh",
-        pages=0,
-        before="echo -hugetlb >/sys/fs/cgroup/cgroup.subtree_control;"
-        " mkdir /run/v1; mount -t cgroup -o hugetlb,pids v1 /run/v1",
-        after="umount /run/v1; rmdir /run/v1",
-        seconds=600,
     ),
 )
 # Loses its hugepages for good, on any kernel, and is therefore the last on its machine.

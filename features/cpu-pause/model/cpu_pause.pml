@@ -8,6 +8,7 @@
  *
  *   - an access to the mapping while its entry is invalid            assert(entry_valid)
  *   - a change that begins while another CPU is not paused           assert(counted_right)
+ *   - a CPU that leaves without being counted (any more)             assert(stopped > 0)
  *   - two initiators at once                                         assert(initiators == 1)
  *   - a deadlock: a CPU that never leaves a pause, a pause that
  *     never completes, a stopper or a lock that is never served      invalid end state
@@ -48,14 +49,14 @@
  *
  *   NO_GIVE_UP, NO_BACK_OFF, NO_WAIT_FOR_LEAVING, NO_HOTPLUG_LOCK, NO_MUTEX, NO_ABANDON
  *            leave out what the name says
- *   COUNTER  CPUs that join are counted in one variable, apart from seq
- *   COUNTER_CAS
- *            the same, but a CPU joins by a compare-and-swap of seq and the counter in one
- *            word, so it is counted only if seq is still what it has read
+ *   COUNTER  the number of CPUs that have stopped is counted without the sequence number it
+ *            is the count for: a CPU that has read seq, and is late, is counted for a pause
+ *            that it will not stay for
  *   LEVEL_FLAG
  *            seq is a flag: only 0 and 1
  *
- * By hand:  spin -DSTOP -a cpu_pause.pml && gcc -O2 -DSAFETY -o pan pan.c && ./pan -m100000
+ * By hand:  spin -DSTOP -DPAUSES=1 -DEARLY=0 -a cpu_pause.pml &&
+ *           gcc -O2 -DSAFETY -DCOLLAPSE -o pan pan.c && ./pan -b -m100000
  *           spin -DSTOP -DNO_GIVE_UP -t -p -g cpu_pause.pml    (shows the trail of an error)
  */
 
@@ -68,14 +69,10 @@
 #define OPS	1	/* things that CPUs 1 and 2 do, each */
 #endif
 #ifndef EARLY
-#define EARLY	2	/* time-outs that strike though waiting would have helped */
+#define EARLY	1	/* time-outs that strike though waiting would have helped */
 #endif
 #ifndef SPURIOUS
 #define SPURIOUS 0	/* IPIs for someone else on the same vector, such as a backtrace */
-#endif
-
-#ifdef COUNTER_CAS
-#define COUNTER
 #endif
 
 #ifdef LEVEL_FLAG
@@ -88,9 +85,9 @@
 /* --- The protocol's variables ---------------------------------------------------- */
 
 byte seq;			/* odd: a pause is requested or in progress */
-byte joined[CPUS];		/* the value of seq for which a CPU is paused; 0: none */
-byte arrived;			/* the same as a number of CPUs, for COUNTER */
-bool pause_mutex;
+byte stopped_seq;		/* one word with the next: the value of seq it is for */
+byte stopped;			/* how many CPUs have stopped */
+bool pause_sem;			/* held by an initiator, and while a CPU comes or goes */
 
 /* --- The CPUs -------------------------------------------------------------------- */
 
@@ -163,19 +160,42 @@ inline cpus_write_unlock()
 	THREAD(true, cpus_writer = false)
 }
 
+/* --- pause_sem, and what CPU hotplug does with it --------------------------------- */
+
+inline down_pause_sem()
+{
+	THREAD(!pause_sem, pause_sem = true)
+}
+
+inline up_pause_sem()
+{
+	THREAD(true, pause_sem = false)
+}
+
+inline begin_transition()
+{
+#ifdef NO_HOTPLUG_LOCK
+	skip
+#else
+	down_pause_sem()
+#endif
+}
+
+inline end_transition()
+{
+#ifdef NO_HOTPLUG_LOCK
+	skip
+#else
+	up_pause_sem()
+#endif
+}
+
 /* --- The initiator: cpu_pause_run() ---------------------------------------------- */
 
 #define BIT(cpu)	(1 << cpu)
 #define IN(set, cpu)	((set) & BIT(cpu))
 
-#ifdef COUNTER
-#define ALL_JOINED	(arrived == IN(others, 0) + IN(others, 1) / 2 + IN(others, 2) / 4)
-#define NONE_JOINED	(arrived == 0)
-#else
-#define JOINED(cpu)	(!IN(others, cpu) || joined[cpu] == seq)
-#define ALL_JOINED	(JOINED(0) && JOINED(1) && JOINED(2))
-#define NONE_JOINED	(joined[0] + joined[1] + joined[2] == 0)
-#endif
+#define ALL_STOPPED	(stopped == IN(others, 0) + IN(others, 1) / 2 + IN(others, 2) / 4)
 
 #define PAUSED(cpu)	(!IN(others, cpu) || paused[cpu])
 #define ALL_PAUSED	(PAUSED(0) && PAUSED(1) && PAUSED(2))
@@ -183,7 +203,7 @@ inline cpus_write_unlock()
 #ifdef NO_WAIT_FOR_LEAVING
 #define ALL_LEFT	true
 #else
-#define ALL_LEFT	NONE_JOINED
+#define ALL_LEFT	(stopped == 0)
 #endif
 
 inline send_ipi(cpu)
@@ -220,13 +240,16 @@ inline back_off()
 #endif
 }
 
+inline let_go()
+{
+	stopped_seq = NEXT(stopped_seq);
+	seq = NEXT(seq)
+}
+
 inline cpu_pause_run()
 {
-#ifndef NO_HOTPLUG_LOCK
-	cpus_read_lock();
-#endif
 #ifndef NO_MUTEX
-	THREAD(!pause_mutex, pause_mutex = true);
+	down_pause_sem();
 #endif
 	do
 	::
@@ -234,7 +257,13 @@ inline cpu_pause_run()
 		THREAD(true,
 			initiators++;
 			assert(initiators == 1);
-			seq = NEXT(seq);
+#ifndef COUNTER
+			stopped = 0;
+#endif
+			stopped_seq = NEXT(seq)
+		);
+		THREAD(true,
+			seq = stopped_seq;
 			assert(seq < SEQ_LIMIT)
 		);
 		THREAD(true,
@@ -246,7 +275,7 @@ inline cpu_pause_run()
 
 		/* Wait for all to join, or for the time to run out. */
 		if
-		:: atomic { ALL_JOINED -> gave_up = NOT }
+		:: atomic { ALL_STOPPED -> gave_up = NOT }
 #ifndef NO_GIVE_UP
 		:: atomic {
 			early_time_outs < EARLY ->
@@ -272,7 +301,8 @@ inline cpu_pause_run()
 		:: else
 		fi;
 
-		atomic { seq = NEXT(seq); initiators-- };
+		let_go();
+		initiators--;
 		ALL_LEFT;
 		THREAD(true, mask[me] = UNMASKED);
 
@@ -284,10 +314,7 @@ inline cpu_pause_run()
 	od;
 	others = 0;
 #ifndef NO_MUTEX
-	THREAD(true, pause_mutex = false);
-#endif
-#ifndef NO_HOTPLUG_LOCK
-	cpus_read_unlock();
+	up_pause_sem()
 #endif
 }
 
@@ -311,24 +338,19 @@ end:	do
 		if
 		:: s % 2 == 0		/* spurious, or late */
 		:: else ->
-#ifdef COUNTER_CAS
-			if
-			:: atomic { seq == s -> ACCESS; arrived++; paused[me] = true }
-			:: seq != s -> goto out
-			fi;
-#elif defined(COUNTER)
-			atomic { ACCESS; arrived++; paused[me] = true };
+#ifdef COUNTER
+			atomic { ACCESS; stopped++; paused[me] = true };
 #else
-			atomic { ACCESS; joined[me] = s; paused[me] = true };
+			/* compare-and-swap */
+			if
+			:: atomic { stopped_seq == s -> ACCESS; stopped++; paused[me] = true }
+			:: stopped_seq != s -> goto out
+			fi;
 #endif
 			/* From here, only seq is read, which is in the kernel image. */
 			atomic { seq != s -> paused[me] = false };
 			/* ISB */
-#ifdef COUNTER
-			atomic { ACCESS; arrived-- }
-#else
-			atomic { ACCESS; joined[me] = 0 }
-#endif
+			atomic { ACCESS; assert(stopped > 0); stopped-- }
 		fi;
 out:		atomic { s = 0; in_ipi[me] = false }
 
@@ -439,15 +461,19 @@ inline lock_with_interrupts_disabled()
 inline cpu_down_and_up(cpu)
 {
 	cpus_write_lock();
+	begin_transition();
 	THREAD(stop_state == NONE, victim = cpu);
 	stop_cpus(7);
 	THREAD(!alive[cpu], skip);
+	end_transition();
 	cpus_write_unlock();
 
 	cpus_write_lock();
+	begin_transition();
 	THREAD(true, booting[cpu] = true);
 	THREAD(online[cpu] && mask[cpu] == UNMASKED, skip);
-	cpus_write_unlock();
+	end_transition();
+	cpus_write_unlock()
 }
 
 proctype thread(byte me)
@@ -484,8 +510,7 @@ proctype thread(byte me)
 panic:	atomic {
 		panicked = true;
 #ifndef NO_ABANDON
-		/* cpu_pause_abandon() */
-		seq = NEXT(seq);
+		let_go();	/* cpu_pause_abandon() */
 #endif
 		stop_ipi[1] = online[1] && me != 1;
 		stop_ipi[2] = online[2] && me != 2;

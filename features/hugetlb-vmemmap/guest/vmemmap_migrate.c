@@ -174,7 +174,7 @@ FIXTURE_TEARDOWN(nodes)
 do {										\
 	churn_stop(&self->churn);						\
 	EXPECT_GT(self->churn.rounds, 0);					\
-	EXPECT_EQ(NODES *PAGES, pool_get(POOL_2M, "nr_hugepages"));		\
+	EXPECT_EQ(NODES * PAGES, pool_get(POOL_2M, "nr_hugepages"));		\
 	EXPECT_EQ((NODES - 1) * PAGES, pool_get(POOL_2M, "free_hugepages"));	\
 	EXPECT_EQ(0, pool_get(POOL_2M, "surplus_hugepages"));			\
 	munmap(self->p, PAGES * POOL_2M);					\

@@ -359,12 +359,12 @@ TEST_F(poison, errors_in_several_tails)
 		SKIP(close(fd); return, "too few pages in %lu kB", variant->size >> 10);
 	fill(p, variant->size, page_size());
 	frame = frame_of(p);
-	/* Its pages are in the page cache, so that it stays until the file is gone. */
+	/* It is in the page cache, so that it stays huge until it is repaired. */
 	for (i = 0; i < ARRAY_SIZE(at); i++)
 		number_write(CORRUPT, frame + at[i]);
 	munmap(p, variant->size);
 	close(fd);
-	/* Only the first one counts as the huge page's; repairing it repairs all. */
+	/* Flags of a huge page are the head's, and repairing that repairs them all. */
 	for (i = 0; i < ARRAY_SIZE(at); i++)
 		bad += !!(frame_flags(frame + at[i]) & FLAG_HWPOISON);
 	EXPECT_EQ(ARRAY_SIZE(at), bad);

@@ -141,11 +141,10 @@ static void batch_commit(struct batch *batch)
 	cond_resched();
 }
 
-/* Have room for the changes of one more folio. */
-static void batch_reserve(struct batch *batch, const struct hstate *h)
+/* Is there room for the changes of one more folio? */
+static bool batch_has_room(const struct batch *batch, const struct hstate *h)
 {
-	if (batch->changes.nr + nr_entries(h) > batch->changes.max)
-		batch_commit(batch);
+	return batch->changes.nr + nr_entries(h) <= batch->changes.max;
 }
 
 static void batch_finish(struct batch *batch)
@@ -171,8 +170,6 @@ static void write_tails(void *vaddr, const struct folio *folio)
 	if (WARN_ON_ONCE(sizeof(tail) != sizeof(pattern)))
 		return;
 
-	/* Which pages are poisoned is in the head's list; a race may have left the flag. */
-	tail.flags &= ~__PG_HWPOISON;
 	tail.index = 0;
 	tail.lru.prev = NULL;
 	memcpy(pattern, &tail, sizeof(pattern));
@@ -266,6 +263,9 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 	struct page *page;
 	LIST_HEAD(pages);
 
+	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
+	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
+
 	if (alloc_vmemmap_pages(folio, nr, &pages))
 		return -ENOMEM;
 	memmap_pages_add(nr);
@@ -333,19 +333,41 @@ static void split_folios(const struct hstate *h, struct list_head *folios)
 	vmemmap_split(start, end);
 }
 
-/* Optimize a folio when the batch is committed, if there is memory to split its vmemmap. */
+/*
+ * Is a page poisoned that nobody knew to be part of a hugetlb page when it was? It is about
+ * to be found out; until then the flag in its own struct page is all there is of it.
+ */
+static bool has_poisoned_tail(const struct hstate *h, struct folio *folio)
+{
+#ifdef CONFIG_MEMORY_FAILURE
+	unsigned long i;
+
+	for (i = 1; READ_ONCE(hwpoison_seen) && i < pages_per_huge_page(h); i++)
+		if (PageHWPoison(folio_page(folio, i)))
+			return true;
+#endif
+	return false;
+}
+
+/*
+ * Optimize a folio when the batch is committed, if there is memory to split its vmemmap.
+ * synchronize_rcu() was called since it became one.
+ */
 static void optimize(struct batch *batch, const struct hstate *h, struct folio *folio)
 {
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
+	if (has_poisoned_tail(h, folio))
+		return;
 	if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio))) {
 		/* What other folios of the batch give back may be enough. */
 		batch_commit(batch);
 		if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio)))
 			return;
 	}
-	batch_reserve(batch, h);
+	if (!batch_has_room(batch, h))
+		batch_commit(batch);
 	collect_optimize(batch, h, folio);
 	folio_set_hugetlb_vmemmap_optimized(folio);
 }
@@ -402,20 +424,16 @@ void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
 	batch_finish(&batch);
 }
 
-/* Restore a folio when the batch is committed; or return -ENOMEM, and it stays as it is. */
-static int restore(struct batch *batch, const struct hstate *h, struct folio *folio)
+/* Make the changes that restore folios, and say that they are restored. */
+static void commit_restored(struct batch *batch, struct list_head *folios,
+			    struct list_head *restored)
 {
-	int ret;
+	struct folio *folio;
 
-	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
-	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
-
-	batch_reserve(batch, h);
-	ret = collect_restore(batch, h, folio);
-	if (!ret)
+	batch_commit(batch);
+	list_for_each_entry(folio, folios, lru)
 		folio_clear_hugetlb_vmemmap_optimized(folio);
-
-	return ret;
+	list_splice_tail_init(folios, restored);
 }
 
 /**
@@ -437,29 +455,35 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 	unsigned long nr = 0;
 	struct batch batch;
 	long restored = 0;
+	LIST_HEAD(folios);
 	int ret = 0;
 
 	list_for_each_entry(folio, folio_list, lru)
 		nr += folio_test_hugetlb_vmemmap_optimized(folio);
-	if (!nr) {
-		list_splice_tail_init(folio_list, non_hvo_folios);
-		return 0;
-	}
-	if (batch_init(&batch, h, nr))
+	if (nr && batch_init(&batch, h, nr))
 		return -ENOMEM;
 
 	/* As in hugetlb_vmemmap_optimize_folios(). */
-	synchronize_rcu();
+	if (nr)
+		synchronize_rcu();
+
 	list_for_each_entry_safe(folio, next, folio_list, lru) {
-		if (folio_test_hugetlb_vmemmap_optimized(folio)) {
-			ret = restore(&batch, h, folio);
-			if (ret)
-				break;
-			restored++;
+		if (!folio_test_hugetlb_vmemmap_optimized(folio)) {
+			list_move(&folio->lru, non_hvo_folios);
+			continue;
 		}
-		list_move(&folio->lru, non_hvo_folios);
+		if (!batch_has_room(&batch, h))
+			commit_restored(&batch, &folios, non_hvo_folios);
+		ret = collect_restore(&batch, h, folio);
+		if (ret)
+			break;
+		list_move(&folio->lru, &folios);
+		restored++;
 	}
-	batch_finish(&batch);
+	if (nr) {
+		commit_restored(&batch, &folios, non_hvo_folios);
+		batch_finish(&batch);
+	}
 
 	return ret ? ret : restored;
 }
@@ -483,8 +507,10 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 		return -ENOMEM;
 
 	synchronize_rcu();
-	ret = restore(&batch, h, folio);
+	ret = collect_restore(&batch, h, folio);
 	batch_finish(&batch);
+	if (!ret)
+		folio_clear_hugetlb_vmemmap_optimized(folio);
 
 	return ret;
 }

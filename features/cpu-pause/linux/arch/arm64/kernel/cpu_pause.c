@@ -10,23 +10,27 @@
  * word of memory to change. With pseudo-NMI it is an NMI.
  *
  * The protocol has two variables. pause_seq is odd while a pause is asked for or lasts;
- * paused_cpus counts who has stopped.
+ * stopped counts who has stopped, next to the sequence number that it is the count for.
  *
  *	initiator				every other CPU
  *	---------				---------------
  *	mask everything
+ *	stopped = (pause_seq + 1, 0)
  *	pause_seq++ (odd)
  *	send the interrupt		->	seq = pause_seq; if even, return
- *	wait until paused_cpus is		paused_cpus++
- *	  the number of others			wait until pause_seq is not seq
- *	change what is to be changed
+ *	wait until stopped is			if stopped is (seq, n), make it (seq, n + 1),
+ *	  (pause_seq, number of others)		  or else return
+ *	change what is to be changed		wait until pause_seq is not seq
+ *	stopped = (pause_seq + 1, same)
  *	pause_seq++ (even)		->
- *	wait until paused_cpus is 0	<-	paused_cpus--
+ *	wait until stopped is (.., 0)	<-	stopped = (.., n - 1)
  *	unmask
  *
  * - The interrupt may be late, early or doubled: it is shared with the backtrace. It is
  *   pause_seq that counts, and nobody can stop twice for the same value of it.
- * - paused_cpus is 0 before the next pause, so nobody is counted for a wrong one.
+ * - A CPU may see an odd pause_seq and go on only when that pause was given up, or another
+ *   has begun. It must not be counted then; hence the number next to the count.
+ * - All have left before the next pause begins.
  * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for
  *   something that the initiator's CPU has to do: stop_machine() and stop_two_cpus() wait
  *   for a thread there; so does kgdb for its round-up. Hence the initiator waits for a
@@ -63,8 +67,13 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/cpu_pause.h>
 
-static u32 pause_seq;
-static atomic_t paused_cpus = ATOMIC_INIT(0);
+/* Who waits, waits for this one, so it is alone in its cache line. */
+static u32 pause_seq ____cacheline_aligned;
+
+/* The sequence number in the upper half, the count in the lower one. */
+static atomic64_t stopped ____cacheline_aligned = ATOMIC64_INIT(0);
+
+#define NEXT_SEQ	BIT_ULL(32)
 
 /* The CPU that runs cpu_pause_run(), with everything masked; or -1. */
 static int pause_initiator = -1;
@@ -72,7 +81,7 @@ static int pause_initiator = -1;
 /* Held by an initiator, and while a CPU comes or goes. */
 static DEFINE_SEMAPHORE(pause_sem, 1);
 
-/* How long to wait for the others at first; doubled each time it was not enough. */
+/* How long to wait for the others at first; four times as long after each failure. */
 #define FIRST_WAIT_US	1000
 #define LONGEST_WAIT_US	((u64)USEC_PER_SEC)
 
@@ -131,6 +140,7 @@ void noinstr cpu_pause_ipi(void)
 {
 	/* Pairs with the store-release of who asks. */
 	u32 seq = smp_load_acquire(&pause_seq);
+	s64 old;
 	u64 daif;
 
 	if (!(seq & 1))
@@ -139,16 +149,32 @@ void noinstr cpu_pause_ipi(void)
 	daif = mask_all();
 
 	/* What this CPU has done so far is done before the initiator sees it stopped. */
-	raw_atomic_inc_return_release(&paused_cpus);
+	old = raw_atomic64_read(&stopped);
+	do {
+		if (upper_32_bits(old) != seq)
+			goto out;
+	} while (!raw_atomic64_try_cmpxchg_release(&stopped, &old, old + 1));
 
 	/* Waits for an event rather than spinning; pairs with the store-release in resume(). */
 	smp_cond_load_acquire(&pause_seq, VAL != seq);
 
 	/* Whatever was fetched or translated ahead is from before the change. */
 	isb();
-	raw_atomic_dec_return_release(&paused_cpus);
+	raw_atomic64_dec_return_release(&stopped);
+out:
 	unmask(daif);
 }
+
+static void let_go(void)
+{
+	/* Nobody stops any more; everything that was changed is changed before they see it. */
+	atomic64_add_return_release(NEXT_SEQ, &stopped);
+
+	/* Pairs with the load-acquire of each that waits. */
+	smp_store_release(&pause_seq, READ_ONCE(pause_seq) + 1);
+}
+
+NOKPROBE_SYMBOL(let_go);
 
 /**
  * cpu_pause_abandon() - let all CPUs go, because this one will not come back
@@ -161,18 +187,18 @@ void cpu_pause_abandon(void)
 	if (READ_ONCE(pause_initiator) != raw_smp_processor_id())
 		return;
 
-	/* Pairs with the load-acquire of each that waits. */
-	smp_store_release(&pause_seq, (READ_ONCE(pause_seq) + 1) & ~1U);
+	if (READ_ONCE(pause_seq) & 1)
+		let_go();
 }
 
 /* Let everyone go, and wait until they have gone. */
 static void resume(void)
 {
-	/* Everything that was changed is changed before anyone goes on. */
-	smp_store_release(&pause_seq, READ_ONCE(pause_seq) + 1);
+	/* Unless that was done on the way to a panic. */
+	if (READ_ONCE(pause_seq) & 1)
+		let_go();
 
-	/* They only have to see it. */
-	while (atomic_read_acquire(&paused_cpus))
+	while (lower_32_bits(atomic64_read_acquire(&stopped)))
 		cpu_relax();
 }
 
@@ -181,13 +207,18 @@ NOKPROBE_SYMBOL(resume);
 /* Stop @others CPUs; false if not all stopped by the deadline. */
 static bool pause(const struct cpumask *mask, unsigned int others, u64 deadline)
 {
+	u32 seq = READ_ONCE(pause_seq) + 1;
+	u64 all = ((u64)seq << 32) + others;
+
+	atomic64_set(&stopped, (u64)seq << 32);
+
 	/* What was prepared for the pause is done before anyone stops for it. */
-	smp_store_release(&pause_seq, READ_ONCE(pause_seq) + 1);
+	smp_store_release(&pause_seq, seq);
 	if (others)
 		smp_send_cpu_pause(mask);
 
 	/* Pairs with the release of each that stops. */
-	while (atomic_read_acquire(&paused_cpus) != others) {
+	while (atomic64_read_acquire(&stopped) != all) {
 		if (ticks() > deadline)
 			return false;
 		cpu_relax();
@@ -218,7 +249,7 @@ static bool try_pause(cpu_pause_fn *fn, void *arg, u64 wait_us, bool *more,
 	u64 limit = us_to_ticks(READ_ONCE(limit_us));
 	unsigned long flags;
 	unsigned int others;
-	bool stopped;
+	bool all_stopped;
 
 	local_irq_save(flags);
 	daif = mask_all();
@@ -230,9 +261,9 @@ static bool try_pause(cpu_pause_fn *fn, void *arg, u64 wait_us, bool *more,
 	WRITE_ONCE(pause_initiator, smp_processor_id());
 
 	asked = ticks();
-	stopped = pause(&mask, others, asked + wait);
+	all_stopped = pause(&mask, others, asked + wait);
 	arrived = ticks();
-	if (stopped) {
+	if (all_stopped) {
 		pause_deadline = arrived + limit;
 		*more = fn(arg);
 	}
@@ -244,12 +275,12 @@ static bool try_pause(cpu_pause_fn *fn, void *arg, u64 wait_us, bool *more,
 	local_irq_restore(flags);
 
 	trace_cpu_pause(others, ticks_to_ns(arrived - asked),
-			stopped ? ticks_to_ns(released - arrived) : 0, !stopped);
-	count_pause(&pause_stats, ticks_to_ns(released - asked), stopped);
+			all_stopped ? ticks_to_ns(released - arrived) : 0, !all_stopped);
+	count_pause(&pause_stats, ticks_to_ns(released - asked), all_stopped);
 	if (stats)
-		count_pause(stats, ticks_to_ns(released - asked), stopped);
+		count_pause(stats, ticks_to_ns(released - asked), all_stopped);
 
-	return stopped;
+	return all_stopped;
 }
 
 /**
@@ -281,7 +312,7 @@ void cpu_pause_run(cpu_pause_fn *fn, void *arg, struct cpu_pause_stats *stats)
 		down(&pause_sem);
 		while (!try_pause(fn, arg, wait_us, &more, stats)) {
 			/* Let run what they wait for; a thread of stop_machine() preempts. */
-			wait_us = min(2 * wait_us, LONGEST_WAIT_US);
+			wait_us = min(4 * wait_us, LONGEST_WAIT_US);
 			if (wait_us == LONGEST_WAIT_US)
 				pr_warn_ratelimited("some CPU cannot be interrupted for %llu us\n",
 						    wait_us);

@@ -41,7 +41,7 @@
 #include <asm/tlbflush.h>
 #include <asm/vmemmap_change.h>
 
-/* Chosen when all CPUs that start at boot have started, before any hugetlb page is there. */
+/* Chosen once, see vmemmap_choose_change_mode(). */
 enum vmemmap_change_mode vmemmap_change_mode __ro_after_init;
 const char *vmemmap_change_reason __ro_after_init = "not chosen yet";
 
@@ -193,6 +193,17 @@ static void install_splits(unsigned int nr)
 	if (!nr)
 		return;
 
+	/*
+	 * The pages of a block from the page allocator will be freed one by one, by anyone
+	 * who sees the table.
+	 */
+	for (i = 0; i < nr; i++) {
+		struct page *page = pmd_page(READ_ONCE(*splits[i].pmd));
+
+		if (!PageReserved(page))
+			split_page(page, PMD_SHIFT - PAGE_SHIFT);
+	}
+
 	if (system_supports_bbml2_noabort()) {
 		/* A change of size, which may be live. */
 		for (i = 0; i < nr; i++)
@@ -200,14 +211,6 @@ static void install_splits(unsigned int nr)
 		flush_tlb_all();
 	} else {
 		cpu_pause_run(split_paused, &nr, &vmemmap_change_stats);
-	}
-
-	/* The pages of a block from the page allocator will be freed one by one. */
-	for (i = 0; i < nr; i++) {
-		struct page *page = pte_page(__ptep_get(pte_offset_kernel(splits[i].pmd, 0)));
-
-		if (!PageReserved(page))
-			split_page(page, PMD_SHIFT - PAGE_SHIFT);
 	}
 }
 
@@ -293,8 +296,13 @@ static int __init parse_mode(char *arg)
 }
 early_param("hugetlb_vmemmap", parse_mode);
 
-/* All CPUs that start at boot have started, and there is no hugetlb page yet. */
-static int __init choose_mode(void)
+/**
+ * vmemmap_choose_change_mode() - choose how live entries are changed, and say so
+ *
+ * Context: the boot CPU, process context; system capabilities are final, and no hugetlb
+ *	    page has been made yet: those of the command line are next.
+ */
+void __init vmemmap_choose_change_mode(void)
 {
 	bool bbml2 = system_supports_bbml2_noabort();
 
@@ -317,7 +325,4 @@ static int __init choose_mode(void)
 	pr_info("vmemmap optimization %s (%s)\n",
 		vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE ? "pauses CPUs" : "is seamless",
 		vmemmap_change_reason);
-
-	return 0;
 }
-arch_initcall(choose_mode);

@@ -58,4 +58,10 @@ static inline unsigned int hugetlb_vmemmap_retained_pages(void)
 void vmemmap_remap(struct vmemmap_changes *changes);
 int vmemmap_split(unsigned long start, unsigned long end);
 
+#ifdef CONFIG_ARM64_HUGETLB_VMEMMAP
+void vmemmap_choose_change_mode(void);
+#else
+static inline void vmemmap_choose_change_mode(void) { }
+#endif
+
 #endif /* __ASM_VMEMMAP_CHANGE_H */
