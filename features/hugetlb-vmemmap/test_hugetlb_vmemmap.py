@@ -87,26 +87,28 @@ def assert_nothing_left(place: Machine) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_memory_is_freed_and_comes_back(machine, mode):
-    """MemFree and the counter agree, to a page for each few MiB that tables take."""
+    """MemFree and the counter agree, but for what else happens meanwhile."""
     place = machine(memory="8G", append=on(mode))
+    # In KiB; a tenth of what is freed, at most.
+    noise = 3000
     free = free_memory(place)
-    for size, number in ((LARGE, 512), (CONTIGUOUS, 16), (GIANT, 4)):
+    for size, number in ((LARGE, 1536), (CONTIGUOUS, 96), (GIANT, 3)):
         assert resize(place, size, number) == number
         assert saved(place) == number * size.freed(mode)
         gained = free_memory(place) - free + number * size.kib
-        assert gained == pytest.approx(number * size.freed(mode), abs=600), size
+        assert gained == pytest.approx(number * size.freed(mode), abs=noise), size
 
         assert resize(place, size, 0) == 0
         assert saved(place) == 0
         # What is split stays split: a page for 128 MiB; and the buddy allocator's own.
-        assert free_memory(place) == pytest.approx(free, abs=600), size
+        assert free_memory(place) == pytest.approx(free, abs=noise), size
         free = free_memory(place)
     assert_nothing_left(place)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_demoted_pages_are_optimized_too(machine, mode):
-    place = machine(memory="4G", append=on(mode))
+    place = machine(memory="8G", append=on(mode))
     assert resize(place, GIANT, 2) == 2
     demote(place, GIANT, CONTIGUOUS, 1)
     assert saved(place) == GIANT.freed(mode) + 32 * CONTIGUOUS.freed(mode)
@@ -121,7 +123,7 @@ def test_demoted_pages_are_optimized_too(machine, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_pages_of_the_boot_command_line(machine, mode):
     place = machine(
-        memory="4G",
+        memory="8G",
         append=f"{on(mode)} hugepagesz=1G hugepages=2 hugepagesz=2M hugepages=16",
     )
     assert saved(place) == 2 * GIANT.freed(mode) + 16 * LARGE.freed(mode)
@@ -153,7 +155,7 @@ def test_as_many_gigantic_pages_the_second_time(machine, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_seamless_never_pauses(machine, mode):
-    place = machine(memory="4G", smp=4, append=on(mode))
+    place = machine(memory="8G", smp=4, append=on(mode))
     resize(place, GIANT, 2)
     demote(place, GIANT, LARGE, 2)
     resize(place, LARGE, 0)
@@ -271,7 +273,7 @@ def whole(size: Size, mode: str, slack: int = 0) -> str:
 @pytest.mark.parametrize("size", [LARGE, GIANT], ids=["2M", "1G"])
 def test_failed_allocations_leave_folios_whole(machine, mode, size):
     """Optimizing and restoring with each allocation failing in turn."""
-    place = machine(memory="4G", append=on(mode))
+    place = machine(memory="8G", append=on(mode))
     number, last, step = (8, 60, 1) if size is LARGE else (2, 120, 3)
 
     # Restored at the end of each turn, so that each begins alike; nothing fails then.

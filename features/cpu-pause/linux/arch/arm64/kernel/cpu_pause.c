@@ -31,10 +31,11 @@
  * - A CPU may see an odd pause_seq and go on only when that pause was given up, or another
  *   has begun. It must not be counted then; hence the number next to the count.
  * - All have left before the next pause begins.
- * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for
- *   something that the initiator's CPU has to do: stop_machine() and stop_two_cpus() wait
- *   for a thread there; so does kgdb for its round-up. Hence the initiator waits for a
- *   limited time. Then it lets everyone go, itself included, and tries again.
+ * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for a
+ *   CPU that has stopped already: for a lock that one holds, or in stop_machine() and
+ *   stop_two_cpus(), whose threads walk through their states in lock step. Hence the
+ *   initiator waits for a limited time. Then it lets everyone go, itself included, sleeps
+ *   a little so that they get somewhere, and tries again.
  * - The initiator has its interrupts masked from the beginning: a handler could wait for
  *   a lock that a CPU holds which has stopped already.
  * - CPUs that come or go execute kernel code without being online, or cannot be
@@ -311,7 +312,7 @@ void cpu_pause_run(cpu_pause_fn *fn, void *arg, struct cpu_pause_stats *stats)
 
 		down(&pause_sem);
 		while (!try_pause(fn, arg, wait_us, &more, stats)) {
-			/* Let run what they wait for; a thread of stop_machine() preempts. */
+			/* To try again at once could catch the same CPU in the same place. */
 			wait_us = min(4 * wait_us, LONGEST_WAIT_US);
 			if (wait_us == LONGEST_WAIT_US)
 				pr_warn_ratelimited("some CPU cannot be interrupted for %llu us\n",
