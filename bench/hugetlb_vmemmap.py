@@ -45,8 +45,16 @@ set -e
 echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
 hvo() {{ cat /sys/kernel/mm/hugetlb_vmemmap/$1 2>/dev/null || echo 0; }}
 free() {{ sed -n 's/^MemFree: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}
-ipis() {{ awk '/^ *IPI/ {{ for (i = 2; $i ~ /^[0-9]+$/; i++) n += $i }} END {{ print n }}' \
-	/proc/interrupts; }}
+ipis() {{
+	sum=0
+	while read -r name counts; do
+		case $name in IPI*) for n in $counts; do
+			case $n in *[!0-9]*) break ;; esac
+			sum=$((sum + n))
+		done ;; esac
+	done </proc/interrupts
+	echo $sum
+}}
 free0=$(free) ipis0=$(ipis) pauses0=$(hvo pauses) total0=$(hvo total_pause_ns)
 {COUNTER} sh -c 'COMMAND'
 echo ipis=$(($(ipis) - ipis0))
