@@ -22,7 +22,7 @@ DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
 modes = pytest.mark.parametrize("mode", ["seamless", "pause"])
-sizes = pytest.mark.parametrize("size", ["2M", "1G"])
+sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.mark.full)])
 
 # Two pages of 1 GiB must be there in one piece; for 2 MiB little memory will do.
 MEMORY = {"2M": "1G", "1G": "6G"}

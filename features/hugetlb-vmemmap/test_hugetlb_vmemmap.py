@@ -89,19 +89,17 @@ def assert_nothing_left(place: Machine) -> None:
 def test_memory_is_freed_and_comes_back(machine, mode):
     """MemFree and the counter agree, but for what else happens meanwhile."""
     place = machine(memory="8G", append=on(mode))
-    # In KiB; a tenth of what is freed, at most.
-    noise = 3000
     free = free_memory(place)
     for size, number in ((LARGE, 1536), (CONTIGUOUS, 96), (GIANT, 3)):
         assert resize(place, size, number) == number
         assert saved(place) == number * size.freed(mode)
         gained = free_memory(place) - free + number * size.kib
-        assert gained == pytest.approx(number * size.freed(mode), abs=noise), size
+        assert gained == pytest.approx(number * size.freed(mode), rel=0.1), size
 
         assert resize(place, size, 0) == 0
         assert saved(place) == 0
         # What is split stays split: a page for 128 MiB; and the buddy allocator's own.
-        assert free_memory(place) == pytest.approx(free, abs=noise), size
+        assert free_memory(place) == pytest.approx(free, abs=5000), size
         free = free_memory(place)
     assert_nothing_left(place)
 
@@ -269,8 +267,15 @@ def whole(size: Size, mode: str, slack: int = 0) -> str:
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", [LARGE, GIANT], ids=["2M", "1G"])
+@pytest.mark.parametrize(
+    ("size", "mode"),
+    [
+        pytest.param(LARGE, "pause", id="2M-pause"),
+        pytest.param(GIANT, "seamless", id="1G-seamless"),
+        pytest.param(LARGE, "seamless", id="2M-seamless", marks=pytest.mark.full),
+        pytest.param(GIANT, "pause", id="1G-pause", marks=pytest.mark.full),
+    ],
+)
 def test_failed_allocations_leave_folios_whole(machine, mode, size):
     """Optimizing and restoring with each allocation failing in turn."""
     place = machine(memory="8G", append=on(mode))
@@ -340,24 +345,4 @@ def test_everything_at_once(machine, build, rounds, cpu, mode):
     place = machine(build, memory="4G", smp=4, cpu=CPUS[cpu], append=on(mode) + checked)
     place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
     time.sleep(1)
-    assert_nothing_left(place)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_memory_goes_while_hugepages_are_free(machine, mode):
-    """Offlining a memory block dissolves the free hugepages in it, and restores them."""
-    place = machine(memory="4G", smp=4, append=f"{on(mode)} movable_node movablecore=2G")
-    assert resize(place, LARGE, 512) == 512
-    blocks = place.check(
-        "cd /sys/devices/system/memory; grep -l Movable memory*/valid_zones | head -4"
-    ).split()
-    assert blocks
-    for block in blocks:
-        state = f"/sys/devices/system/memory/{block.split('/')[0]}/state"
-        place.check(f"echo offline >{state}", timeout=120)
-        place.check(f"echo online_movable >{state}")
-    number = read(place, f"{LARGE.pool}/nr_hugepages")
-    assert number <= 512
-    assert saved(place) == number * LARGE.freed(mode)
-    resize(place, LARGE, 0)
     assert_nothing_left(place)
