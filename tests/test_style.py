@@ -21,6 +21,7 @@ HOOKED_OBJECTS = (
     "arch/arm64/mm/fault.o",
     "arch/arm64/mm/mmu.o",
     "arch/arm64/mm/pageattr.o",
+    "mm/hugetlb_vmemmap.o",
 )
 # What sparse says of hooked files without our hooks.
 IN_THE_BASE_TOO = (

@@ -140,9 +140,17 @@ static inline bool pool_becomes(unsigned long size, const char *name, long value
 	return false;
 }
 
-/* An empty pool again, with nothing left of what was done with it. */
+/*
+ * An empty pool again, with nothing left of what was done with it.
+ *
+ * A page that is given back while the pool shrinks can end up free and surplus: the kernel
+ * frees what is free, with its lock dropped, and only then counts the others as surplus.
+ * Nothing ever frees such a page, unless it becomes part of the pool again.
+ */
 static inline bool pool_is_empty(unsigned long size)
 {
+	pool_set(size, "nr_hugepages", 0);
+	pool_set(size, "nr_hugepages", pool_get(size, "surplus_hugepages"));
 	pool_set(size, "nr_hugepages", 0);
 	return pool_becomes(size, "nr_hugepages", 0) && pool_becomes(size, "free_hugepages", 0) &&
 	       pool_becomes(size, "surplus_hugepages", 0) &&

@@ -242,7 +242,7 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 }
 
 /* Stop all others and call @fn, once; false if they did not stop within @wait_us. */
-static bool try_pause(cpu_pause_fn *fn, void *arg, u64 wait_us, bool *more,
+static bool try_pause(cpu_pause_fn_t fn, void *arg, u64 wait_us, bool *more,
 		      struct cpu_pause_stats *stats)
 {
 	static cpumask_t mask;		/* protected by pause_sem */
@@ -286,7 +286,7 @@ static bool try_pause(cpu_pause_fn *fn, void *arg, u64 wait_us, bool *more,
 
 /**
  * cpu_pause_run() - call a function while all other CPUs are paused
- * @fn: the function; see cpu_pause_fn for what it may do
+ * @fn: the function; see cpu_pause_fn_t for what it may do
  * @arg: handed to it
  * @stats: what this took is added to it; or NULL
  *
@@ -300,7 +300,7 @@ static bool try_pause(cpu_pause_fn *fn, void *arg, u64 wait_us, bool *more,
  *	    while a CPU comes or goes: not for CPU hotplug callbacks. No lock may be held
  *	    that is taken with interrupts disabled or by interrupt handlers.
  */
-void cpu_pause_run(cpu_pause_fn *fn, void *arg, struct cpu_pause_stats *stats)
+void cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
 	bool more = true;
 
@@ -326,7 +326,7 @@ void cpu_pause_run(cpu_pause_fn *fn, void *arg, struct cpu_pause_stats *stats)
 /**
  * cpu_pause_limit_reached() - has this pause lasted as long as it may?
  *
- * Context: a cpu_pause_fn.
+ * Context: a cpu_pause_fn_t.
  * Return: true if it should come to an end, and do the rest in another pause.
  */
 bool cpu_pause_limit_reached(void)

@@ -238,8 +238,8 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 	enum leaf_size piece = size - 1;
 	unsigned int nr = leaf_bytes(size) / leaf_bytes(piece);
 
-	if (read_entry(piece, entry, 0) == desc || is_pinned(start, end) || !is_boot_memory(start, end) ||
-	    !all_default(piece, entry, nr, start))
+	if (read_entry(piece, entry, 0) == desc || is_pinned(start, end) ||
+	    !is_boot_memory(start, end) || !all_default(piece, entry, nr, start))
 		return;
 
 	uncount(piece, entry, nr);

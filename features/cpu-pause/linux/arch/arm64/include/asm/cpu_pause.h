@@ -10,7 +10,7 @@
 struct cpumask;
 
 /**
- * typedef cpu_pause_fn - what is done while all other CPUs are paused
+ * typedef cpu_pause_fn_t - what is done while all other CPUs are paused
  * @arg: what was given to cpu_pause_run()
  *
  * Runs with everything masked that can be. It must not sleep, allocate, print, take a
@@ -21,7 +21,7 @@ struct cpumask;
  * Return: true if there is more to do. It is then called once more, in another pause,
  *	   after the other CPUs have run; cpu_pause_limit_reached() says when to stop.
  */
-typedef bool cpu_pause_fn(void *arg);
+typedef bool (*cpu_pause_fn_t)(void *arg);
 
 /**
  * struct cpu_pause_stats - what pauses took
@@ -39,7 +39,7 @@ struct cpu_pause_stats {
 
 #ifdef CONFIG_ARM64_CPU_PAUSE
 
-void cpu_pause_run(cpu_pause_fn *fn, void *arg, struct cpu_pause_stats *stats);
+void cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats);
 bool cpu_pause_limit_reached(void);
 
 /* For arch/arm64/kernel/smp.c */
