@@ -333,7 +333,7 @@ OTHERS = [("level2", "pause"), ("level0", "seamless")]
     ("build", "rounds", "cpu", "mode"),
     [
         *[("patched-4k", 10, *pair) for pair in (*CHOSEN, *OTHERS)],
-        *[("debug-4k", 2, *pair) for pair in CHOSEN],
+        *[pytest.param("debug-4k", 2, *pair, marks=pytest.mark.full) for pair in CHOSEN],
         *[
             pytest.param("debug-4k", 60, *pair, marks=pytest.mark.full)
             for pair in (*CHOSEN, *OTHERS)
