@@ -266,15 +266,12 @@ static void fill_table(const struct kernel_leaf *leaf, void *table)
 	enum leaf_size size = leaf->size - 1;
 	unsigned int i;
 
-	/* Nobody walks the table yet: no barrier is needed between the entries. */
-	for (i = 0; i < PTRS_PER_PTE; i++) {
-		pteval_t desc = piece_desc(leaf->desc, size, i);
-
-		if (size == LEAF_CONT_PTE)
-			__set_pte_nosync((pte_t *)table + i, __pte(desc));
-		else
-			WRITE_ONCE(((pmd_t *)table)[i], __pmd(desc));
-	}
+	/*
+	 * Nobody walks the table yet: no barrier is needed between the entries, and what
+	 * the page held before is no entry that changes.
+	 */
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(((u64 *)table)[i], piece_desc(leaf->desc, size, i));
 
 	/* The table is complete before a walker can find it. */
 	dsb(ishst);
