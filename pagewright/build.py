@@ -43,8 +43,20 @@ RECIPES = {
     "patched-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=True),
 }
 
+# percpu-local alone, for every page size and number of kernel address bits.
+MATRIX = {"4k": (39, 48, 52), "16k": (47, 48, 52), "64k": (42, 48, 52)}
+RECIPES |= {
+    f"tiny-{size}-{bits}": Recipe(
+        ("tiny", f"pages-{size}", f"va-{bits}", "preempt-dynamic"),
+        patched=True,
+        without=("atomic-write-fault", "cpu-pause", "hugetlb-vmemmap", "linear-map"),
+    )
+    for size, all_bits in MATRIX.items()
+    for bits in all_bits
+}
+
 # What `make test` boots.
-TESTED = ("patched-4k", "base-4k", "debug-4k")
+TESTED = ("patched-4k", "base-4k", "debug-4k", "tiny-4k-39", "tiny-64k-42")
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -25,12 +26,14 @@ PACKAGES = (
     "dmsetup",
     "dropbear-bin",
     "fio",
+    "gcc",
     "grep",
     "gzip",
     "kmod",
     "libc-bin",
     "libc6-dev",
     "libmemcached-tools",
+    "libstb-dev",
     "memcached",
     "mount",
     "procps",
@@ -62,7 +65,7 @@ def ensure() -> Path:
     image = target / "root.ext4"
     init = Path(__file__).with_name("guest-init")
     with lock(target, "the guest image"):
-        packages = _packages(space)
+        packages = fetch(space, PACKAGES)
         programs = _compile(space, pristine, target / "programs")
         inputs = [packages, init, *programs]
         key = hashlib.sha256(
@@ -76,11 +79,11 @@ def ensure() -> Path:
     return image
 
 
-def _packages(space: Workspace) -> Path:
-    """Return a tar of the extracted packages, made once per list of packages."""
+def fetch(space: Workspace, names: Sequence[str]) -> Path:
+    """Return a tar of extracted packages and all they need, made once per list of names."""
     release = host.debian_release()
     store = space.cache / "guest"
-    name = hashlib.sha256(" ".join((release, *PACKAGES)).encode()).hexdigest()[:16]
+    name = hashlib.sha256(" ".join((release, *names)).encode()).hexdigest()[:16]
     target = store / f"{release}-{name}.tar"
     with lock(store, "the guest cache"):
         if not target.exists():
@@ -105,7 +108,7 @@ def _packages(space: Workspace) -> Path:
                     "--dpkgopt=path-exclude=/usr/share/doc/*",
                     "--dpkgopt=path-exclude=/usr/share/man/*",
                     "--dpkgopt=path-exclude=/usr/share/locale/*",
-                    f"--include={','.join(PACKAGES)}",
+                    f"--include={','.join(names)}",
                     release,
                     str(fresh),
                     "-",

@@ -15,7 +15,7 @@ from typing import Any
 
 from labgrid.util.yaml import dump, load
 
-from pagewright import build, guest
+from pagewright import build, counter, external, guest
 from pagewright.errors import PagewrightError
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
@@ -49,6 +49,8 @@ class MachineOptions:
             and figures repeat. Implies a single thread.
         single_threaded: run all CPUs in one thread, which makes atomics fault
             as on hardware.
+        count: count the instructions of the kernel and of programs apart (see counter.py).
+        virtualization: the CPUs have EL2: a kernel with KVM can run guests of its own.
         overlay: a directory whose files are laid over the guest's root.
         modules: a directory with the kernel's lib/modules, laid over it too.
         extra_args: further arguments for QEMU.
@@ -62,19 +64,29 @@ class MachineOptions:
     append: str = ""
     icount: bool = False
     single_threaded: bool = False
+    count: bool = False
+    virtualization: bool = False
     overlay: Path | None = None
     modules: Path | None = None
     extra_args: Sequence[str] = ()
 
 
-def options_for(name: str, **options: Any) -> MachineOptions:  # noqa: ANN401
+def options_for(
+    name: str,
+    modules_from: Sequence[str] = (),
+    **options: Any,  # noqa: ANN401
+) -> MachineOptions:
     """Return the options of a machine that runs a build with our guest.
 
     Args:
         name: the build; it and the guest are brought up to date.
+        modules_from: sources of modules that are compiled for the build and laid over the
+            guest's root (see external.py); there is no other overlay then.
         options: further fields of MachineOptions.
     """
     built = build.ensure(name)
+    if modules_from:
+        options["overlay"] = external.ensure(built, modules_from)
     return MachineOptions(built.image, guest.ensure(), modules=built.modules, **options)
 
 
@@ -110,6 +122,8 @@ def describe(options: MachineOptions, directory: Path, boot_timeout: int) -> Pat
         *("-chardev", f"file,id=output,path={directory / OUTPUT}"),
         *("-device", "virtserialport,chardev=output,name=command-output"),
         *_execution(options),
+        *(counter.arguments(directory) if options.count else ()),
+        *(("-machine", "virtualization=on") if options.virtualization else ()),
     ]
     overlays = [path for path in (options.modules, options.overlay) if path]
     if overlays:
@@ -146,13 +160,15 @@ def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
     default = MachineOptions(options.kernel, options.rootfs)
     missing = [
         f"{name}={getattr(options, name)}"
-        for name in ("cpu", "icount", "overlay", "extra_args")
+        for name in ("cpu", "icount", "count", "overlay", "extra_args")
         if getattr(options, name) != getattr(default, name)
     ]
     parameters = check("cat /proc/cmdline").split()
     missing += [f"append={word}" for word in options.append.split() if word not in parameters]
     if options.smp != default.smp and int(check("nproc")) < options.smp:
         missing.append(f"smp={options.smp}")
+    if options.virtualization and "kvm" not in check("ls /dev").split():
+        missing.append("virtualization")
     if options.memory != default.memory:
         total = int(check("cat /proc/meminfo").split()[1]) << 10
         # MemTotal, its first line, leaves out what the kernel itself occupies.

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Count the instructions that all processors execute while a command runs,
+ * those of the kernel and those of programs apart.
+ *
+ *	count COMMAND [ARGUMENT...]
+ *
+ * prints kernel=N and user=N and exits with the command's status.
+ *
+ * QEMU counts (see pagewright/counter.c): an instruction that does nothing
+ * makes it write the counts to memory that the guest sees as a PCI device.
+ * An idle processor executes nothing, so waiting costs what the kernel does
+ * to begin and to end it.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define DEVICES	"/sys/bus/pci/devices"
+/* An ivshmem device. */
+#define VENDOR	0x1af4
+#define DEVICE	0x1110
+
+struct counts {
+	uint64_t kernel;
+	uint64_t user;
+	uint64_t marks;
+};
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(125);
+}
+
+/* Open a file of a PCI device. */
+static int open_of(const char *device, const char *name, int flags)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), DEVICES "/%s/%s", device, name);
+	return open(path, flags);
+}
+
+static long number_of(const char *device, const char *name)
+{
+	int file = open_of(device, name, O_RDONLY);
+	char text[32] = "";
+	ssize_t length;
+
+	if (file < 0)
+		return -1;
+	length = read(file, text, sizeof(text) - 1);
+	close(file);
+	return length > 0 ? strtol(text, NULL, 0) : -1;
+}
+
+/* Map the memory that QEMU writes the counts to. */
+static volatile const struct counts *map_counts(void)
+{
+	DIR *devices = opendir(DEVICES);
+	struct dirent *entry;
+	void *counts;
+	int file;
+
+	if (!devices)
+		die(DEVICES);
+	while ((entry = readdir(devices)))
+		if (number_of(entry->d_name, "vendor") == VENDOR &&
+		    number_of(entry->d_name, "device") == DEVICE)
+			break;
+	if (!entry) {
+		fprintf(stderr, "count: this machine does not count instructions\n");
+		exit(125);
+	}
+	file = open_of(entry->d_name, "enable", O_WRONLY);
+	if (file < 0 || write(file, "1", 1) != 1)
+		die("enable");
+	close(file);
+	file = open_of(entry->d_name, "resource2", O_RDWR);
+	if (file < 0)
+		die("resource2");
+	counts = mmap(NULL, sizeof(struct counts), PROT_READ, MAP_SHARED, file, 0);
+	if (counts == MAP_FAILED)
+		die("resource2");
+	close(file);
+	closedir(devices);
+	return counts;
+}
+
+/* Return the counts up to here. */
+static struct counts now(volatile const struct counts *counts)
+{
+	uint64_t marks = counts->marks;
+	struct counts copy;
+
+	asm volatile("hint #127" : : : "memory");
+	copy = *counts;
+	if (copy.marks != marks + 1) {
+		fprintf(stderr, "count: QEMU runs without the plugin that counts\n");
+		exit(125);
+	}
+	return copy;
+}
+
+int main(int argc, char *argv[])
+{
+	volatile const struct counts *counts;
+	struct counts start, end;
+	int status;
+	pid_t pid;
+
+	if (argc < 2) {
+		fprintf(stderr, "usage: count COMMAND [ARGUMENT...]\n");
+		return 125;
+	}
+	counts = map_counts();
+	start = now(counts);
+	pid = fork();
+	if (pid == 0) {
+		execvp(argv[1], argv + 1);
+		fprintf(stderr, "%s: %s\n", argv[1], strerror(errno));
+		_exit(127);
+	}
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		die("count");
+	end = now(counts);
+	printf("kernel=%lu\nuser=%lu\n", end.kernel - start.kernel, end.user - start.user);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}

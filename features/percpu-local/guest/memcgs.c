@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Create or remove many memory cgroups, all children of one.
+ *
+ *	memcgs create NUMBER
+ *	memcgs remove NUMBER
+ *
+ * A removed cgroup is taken apart behind the scenes; remove ends when none is
+ * left.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define ROOT	"/sys/fs/cgroup"
+#define PARENT	ROOT "/memcgs"
+
+/* How long remove waits, in steps of a millisecond. */
+#define STEPS	60000
+
+static void die(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+static void enable_memory(const char *file)
+{
+	int fd = open(file, O_WRONLY);
+
+	if (fd < 0 || write(fd, "+memory", 7) != 7)
+		die(file);
+	close(fd);
+}
+
+/* Return how many children are still being taken apart. */
+static long dying(void)
+{
+	FILE *file = fopen(PARENT "/cgroup.stat", "r");
+	char line[128];
+	long number = -1;
+
+	while (file && fgets(line, sizeof(line), file))
+		sscanf(line, "nr_dying_descendants %ld", &number);
+	if (number < 0)
+		die(PARENT "/cgroup.stat");
+	fclose(file);
+	return number;
+}
+
+static void create(long number)
+{
+	char path[64];
+	long i;
+
+	enable_memory(ROOT "/cgroup.subtree_control");
+	if (mkdir(PARENT, 0755))
+		die(PARENT);
+	enable_memory(PARENT "/cgroup.subtree_control");
+	for (i = 0; i < number; i++) {
+		snprintf(path, sizeof(path), PARENT "/%ld", i);
+		if (mkdir(path, 0755))
+			die(path);
+	}
+}
+
+static void remove_all(long number)
+{
+	char path[64];
+	long i;
+
+	for (i = 0; i < number; i++) {
+		snprintf(path, sizeof(path), PARENT "/%ld", i);
+		if (rmdir(path))
+			die(path);
+	}
+	for (i = 0; i < STEPS && dying(); i++)
+		usleep(1000);
+	if (dying()) {
+		fprintf(stderr, "memcgs: %ld are still there\n", dying());
+		exit(1);
+	}
+	if (rmdir(PARENT))
+		die(PARENT);
+}
+
+int main(int argc, char *argv[])
+{
+	long number = argc == 3 ? atol(argv[2]) : 0;
+
+	if (number > 0 && !strcmp(argv[1], "create")) {
+		create(number);
+	} else if (number > 0 && !strcmp(argv[1], "remove")) {
+		remove_all(number);
+	} else {
+		fprintf(stderr, "usage: memcgs create|remove NUMBER\n");
+		return 2;
+	}
+	return 0;
+}

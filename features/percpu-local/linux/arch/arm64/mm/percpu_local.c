@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A kernel page table for each CPU, which differ in the local region alone: there, each
+ * CPU finds its own copy of the per-CPU data. See asm/percpu_local_layout.h for where that
+ * is and Documentation/arch/arm64/percpu-local.rst for what it is good for.
+ *
+ * A CPU's table is the top level, with private tables below it on the path to the local
+ * region. At the end of the path, an entry of the last but one level (pmd) points at the
+ * same last-level table (of ptes) as the entry for the CPU's area does. So an area's pages
+ * appear in the local region, and disappear from it, without anything being done, and the
+ * two views cannot differ. The pmds are linked once, when the area first has a table
+ * there: tables of this space are never freed.
+ *
+ *   CPU 1's top level -> ... -> pmd of local address --.
+ *                                                       +--> ptes of CPU 1's area
+ *   swapper_pg_dir -> ... -> pmd of CPU 1's area ------'
+ *
+ * swapper_pg_dir stays what the kernel looks at and changes. Its entries are copied to each
+ * CPU's top level whenever one is set (set_swapper_pgd()). If all of the upper kernel space
+ * hangs under one entry of the top level, as with 52-bit addresses, the second level is on
+ * the private path, and its entries are copied just so (set_p4d(), set_pud()). Each entry
+ * has one writer at a time, who writes all its copies, so no lock is needed for that.
+ *
+ * The entry code finds the trampoline's table and the reserved one at fixed distances from
+ * TTBR1, so a CPU's top level is the last page of a block that is laid out like the
+ * linker's: trampoline, reserved, top level.
+ *
+ * TTBR1 is loaded without CnP, as these tables are not common to all CPUs; TTBR0 keeps it.
+ *
+ * All tables are made at boot, for every possible CPU, and stay: a CPU that goes offline
+ * and comes back finds its own.
+ */
+#define pr_fmt(fmt) "percpu: " fmt
+
+#include <linux/cpumask.h>
+#include <linux/init.h>
+#include <linux/kstrtox.h>
+#include <linux/memblock.h>
+#include <linux/mm.h>
+#include <linux/percpu-local.h>
+#include <linux/pgtable.h>
+
+#include <asm/mmu_context.h>
+#include <asm/numa.h>
+#include <asm/percpu_local.h>
+#include <asm/percpu_local_layout.h>
+#include <asm/ptdump.h>
+#include <asm/sections.h>
+#include <asm/tlbflush.h>
+
+#include "percpu_local.h"
+
+static_assert(IS_ALIGNED(PERCPU_UPPER_START, PERCPU_LOCAL_BIT));
+static_assert(!(_PAGE_END(VA_BITS_MIN) & PERCPU_LOCAL_BIT));
+static_assert(PERCPU_AREAS_END > PERCPU_AREAS_START && PERCPU_AREAS_END <= VMEMMAP_START);
+static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
+
+/* So much per-CPU data each CPU can have, if there is room. */
+#define MAX_AREA_SIZE	SZ_1G
+/* And so much it must be able to have: the first chunk and a few more. */
+#define MIN_AREA_SIZE	SZ_8M
+
+/* One for each possible CPU, by its number. Written at boot. */
+static struct percpu_local_table *tables __ro_after_init;
+static struct local_percpu_space space __ro_after_init;
+static bool enabled __ro_after_init;
+static unsigned long nr_table_pages __initdata;
+
+unsigned long percpu_local_second_level __ro_after_init;
+
+static bool wanted __initdata = true;
+
+static int __init parse_percpu_local_map(char *arg)
+{
+	if (!arg || kstrtobool(arg, &wanted)) {
+		pr_err("percpu_local_map=%s is not understood, say 0 or 1: 1 it is\n",
+		       arg ?: "");
+		return -EINVAL;
+	}
+	return 0;
+}
+early_param("percpu_local_map", parse_percpu_local_map);
+
+/**
+ * percpu_local_enabled() - does each CPU have a table of its own?
+ *
+ * Context: any, after setup_per_cpu_areas().
+ */
+bool percpu_local_enabled(void)
+{
+	return enabled;
+}
+
+/**
+ * percpu_local_table_of() - the kernel page table of a CPU
+ * @cpu: a possible CPU
+ *
+ * Context: any, if percpu_local_enabled().
+ */
+const struct percpu_local_table *percpu_local_table_of(unsigned int cpu)
+{
+	return &tables[cpu];
+}
+
+/**
+ * percpu_local_space() - where the areas and the local region are
+ *
+ * Context: any, if percpu_local_enabled().
+ */
+const struct local_percpu_space *percpu_local_space(void)
+{
+	return &space;
+}
+
+/* The tables at boot */
+
+static void * __init alloc_pages_of(unsigned int cpu, unsigned int nr)
+{
+	void *pages = memblock_alloc_try_nid(nr * PAGE_SIZE, PAGE_SIZE, 0,
+					     MEMBLOCK_ALLOC_ACCESSIBLE, early_cpu_to_node(cpu));
+
+	if (pages)
+		nr_table_pages += nr;
+	return pages;
+}
+
+/*
+ * A private table for @cpu in place of the one that the @shared descriptor points at, with
+ * the same entries, or an empty one if that is 0.
+ *
+ * Return: a descriptor of it, or 0 without memory.
+ */
+static u64 __init private_table(unsigned int cpu, u64 shared, void **copy)
+{
+	u64 attributes = PMD_TYPE_TABLE | PMD_TABLE_UXN | PMD_TABLE_PXN;
+	void *table = alloc_pages_of(cpu, 1);
+
+	if (!table)
+		return 0;
+
+	if (shared) {
+		phys_addr_t pa = __pte_to_phys(__pte(shared));
+
+		attributes = shared & ~__phys_to_pte_val(pa);
+		memcpy(table, __va(pa), PAGE_SIZE);
+		percpu_local_second_level = (unsigned long)__va(pa);
+		*copy = table;
+	}
+
+	return __phys_to_pte_val(__pa(table)) | attributes;
+}
+
+/*
+ * Make the @entry that leads to a local address point at a private table, if it does not
+ * yet: it is still what all CPUs have.
+ */
+#define make_private(cpu, entry, type, shared, copy)				\
+({										\
+	u64 __desc = type##_val(*(entry));					\
+										\
+	if (__desc == (shared)) {						\
+		__desc = private_table(cpu, __desc, copy);			\
+		if (__desc)							\
+			WRITE_ONCE(*(entry), __##type(__desc));			\
+	}									\
+	__desc;									\
+})
+
+/* Make the tables on the path to @addr, down to that of pmds. */
+static int __init make_path(unsigned int cpu, struct percpu_local_table *table,
+			    unsigned long addr)
+{
+	pgd_t *pgdp = pgd_offset_pgd(table->pgd, addr);
+	u64 shared = pgd_val(*pgd_offset_k(addr));
+	p4d_t *p4dp;
+	pud_t *pudp;
+
+	if (pgtable_l5_enabled()) {
+		if (!make_private(cpu, pgdp, pgd, shared, &table->second_level))
+			return -ENOMEM;
+		shared = shared ? p4d_val(*p4d_offset(pgd_offset_k(addr), addr)) : 0;
+	}
+
+	p4dp = p4d_offset(pgdp, addr);
+	if (pgtable_l4_enabled()) {
+		if (!make_private(cpu, p4dp, p4d, shared, &table->second_level))
+			return -ENOMEM;
+		shared = shared ? pud_val(*pud_offset(p4d_offset(pgd_offset_k(addr), addr),
+						      addr)) : 0;
+	}
+
+	pudp = pud_offset(p4dp, addr);
+	if (!__is_defined(__PAGETABLE_PMD_FOLDED) &&
+	    !make_private(cpu, pudp, pud, shared, &table->second_level))
+		return -ENOMEM;
+
+	return 0;
+}
+
+/* The entry for @addr in the tables below @pgdir, which has one of pmds there. */
+static pmd_t *pmd_of(pgd_t *pgdir, unsigned long addr)
+{
+	return pmd_offset(pud_offset(p4d_offset(pgd_offset_pgd(pgdir, addr), addr), addr),
+			  addr);
+}
+
+static int __init make_table(unsigned int cpu)
+{
+	unsigned int pages_below = TRAMP_SWAPPER_OFFSET / PAGE_SIZE;
+	struct percpu_local_table *table = &tables[cpu];
+	unsigned long addr;
+	void *block;
+
+	if (!IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
+		pages_below = RESERVED_SWAPPER_OFFSET / PAGE_SIZE;
+
+	block = alloc_pages_of(cpu, pages_below + 1);
+	if (!block)
+		return -ENOMEM;
+
+	table->pgd = block + pages_below * PAGE_SIZE;
+	table->phys = __pa(table->pgd);
+	memcpy(table->pgd, swapper_pg_dir, PAGE_SIZE);
+
+	for (addr = space.local; addr < space.local + space.size; addr += PMD_SIZE)
+		if (make_path(cpu, table, addr))
+			return -ENOMEM;
+	return make_path(cpu, table, space.local + space.size - 1);
+}
+
+/* Give each CPU as much room as there is, such that ptes can be in both views' tables. */
+static bool __init lay_out(unsigned int nr_units)
+{
+	unsigned long local = (unsigned long)__per_cpu_start | PERCPU_LOCAL_BIT;
+	unsigned long offset = local & (PMD_SIZE - 1);
+
+	space.local = local;
+	space.areas = PERCPU_AREAS_START + offset;
+	space.stride = round_down((PERCPU_AREAS_END - PERCPU_AREAS_START) / nr_units, PMD_SIZE);
+	space.stride = min(space.stride, MAX_AREA_SIZE + PMD_SIZE);
+	/* No table has ptes of two areas. */
+	if (space.stride <= offset)
+		return false;
+	space.size = round_down(min(space.stride - offset, MAX_AREA_SIZE), PAGE_SIZE);
+
+	return space.size >= MIN_AREA_SIZE;
+}
+
+/**
+ * arch_local_percpu_init() - make a table for each CPU, if there can and shall be
+ * @result: is set to where the areas and the local region are
+ * @nr_units: how many areas are needed
+ *
+ * Context: setup_per_cpu_areas(); allocates from memblock.
+ * Return: 0 or an error, whose reason has been said. Nothing uses the tables yet.
+ */
+int __init arch_local_percpu_init(struct local_percpu_space *result, unsigned int nr_units)
+{
+	unsigned int cpu;
+
+	if (!wanted) {
+		pr_info("no local map: percpu_local_map=0\n");
+		return -ENODEV;
+	}
+
+	if (!lay_out(nr_units)) {
+		pr_info("no local map: no room for %u areas\n", nr_units);
+		return -ENOSPC;
+	}
+
+	tables = memblock_alloc(nr_cpu_ids * sizeof(*tables), SMP_CACHE_BYTES);
+	if (!tables)
+		goto no_memory;
+	for_each_possible_cpu(cpu)
+		if (make_table(cpu))
+			goto no_memory;
+
+	pr_info("local map of %lu MiB/cpu at 0x%lx, %lu KiB/cpu of tables\n",
+		space.size / SZ_1M, space.local,
+		nr_table_pages * PAGE_SIZE / SZ_1K / nr_units);
+	*result = space;
+	enabled = true;
+	return 0;
+
+no_memory:
+	/* As the areas themselves need more memory than this, there is no point in tidying. */
+	percpu_local_second_level = 0;
+	pr_warn("no local map: no memory for tables\n");
+	return -ENOMEM;
+}
+
+/**
+ * arch_local_percpu_map() - pages of all areas were mapped: let the local region show them
+ * @start: offset into the areas, of the first page
+ * @end: offset of the end of the last page
+ *
+ * Context: pcpu_alloc_mutex, or at boot. Cannot fail.
+ */
+void arch_local_percpu_map(unsigned long start, unsigned long end)
+{
+	unsigned int cpu, unit = 0;
+
+	for_each_possible_cpu(cpu) {
+		unsigned long area = space.areas + unit++ * space.stride;
+		unsigned long offset, next;
+
+		for (offset = start; offset < end; offset = next) {
+			pmd_t *local = pmd_of(tables[cpu].pgd, space.local + offset);
+			pmd_t pmd = READ_ONCE(*pmd_off_k(area + offset));
+
+			/*
+			 * From invalid to a table: no TLB can hold anything of it. Other
+			 * CPUs have no business here yet.
+			 */
+			if (pmd_none(READ_ONCE(*local)))
+				set_pmd(local, pmd);
+			next = pmd_addr_end(area + offset, area + end) - area;
+		}
+	}
+}
+
+/* The tables in use */
+
+typedef void ttbr_replace_fn(phys_addr_t ttbr1);
+extern ttbr_replace_fn idmap_cpu_replace_ttbr1;
+
+/**
+ * percpu_local_install_boot_cpu() - put the boot CPU on its table
+ *
+ * Context: before its alternatives are patched.
+ */
+void __init percpu_local_install_boot_cpu(void)
+{
+	if (enabled)
+		__cpu_replace_ttbr1(tables[smp_processor_id()].pgd, false);
+}
+
+/**
+ * percpu_local_install() - put this CPU on its table
+ * @cpu: its number
+ *
+ * Context: just out of reset, on swapper_pg_dir; the ID map is in TTBR0 and interrupts are
+ * masked. No this_cpu_*() may have been used before, so it is called first of all, and
+ * nothing in it may be instrumented.
+ */
+void noinstr percpu_local_install(unsigned int cpu)
+{
+	ttbr_replace_fn *replace = (ttbr_replace_fn *)__pa_symbol(idmap_cpu_replace_ttbr1);
+
+	if (enabled)
+		replace(phys_to_ttbr(tables[cpu].phys));
+}
+
+/**
+ * percpu_local_resume() - put this CPU back on its table, after it lost its state
+ *
+ * Context: as of percpu_local_install(); called by cpu_resume, with the per-CPU offset and
+ * the stack back.
+ */
+asmlinkage void noinstr percpu_local_resume(void)
+{
+	percpu_local_install(raw_smp_processor_id());
+}
+
+/**
+ * percpu_local_mirror() - an entry that all CPUs share is about to be set: set all copies
+ * @entry: in swapper_pg_dir, or in the second-level table that is copied
+ * @desc: what it becomes
+ *
+ * Entries on the way to the local region are no copies, and are left alone.
+ *
+ * Context: any; the caller is the only one who writes this entry, and makes the write
+ * visible to table walks.
+ */
+void noinstr percpu_local_mirror(void *entry, u64 desc)
+{
+	unsigned long offset = offset_in_page(entry);
+	u64 old = READ_ONCE(*(u64 *)entry);
+	bool second = percpu_local_mirrored(entry);
+	unsigned int cpu;
+
+	if (!tables)
+		return;
+
+	for_each_possible_cpu(cpu) {
+		void *table = second ? tables[cpu].second_level : tables[cpu].pgd;
+		u64 *copy = table + offset;
+
+		if (READ_ONCE(*copy) == old)
+			WRITE_ONCE(*copy, desc);
+	}
+}
+
+/**
+ * percpu_local_sync_trampoline() - the trampoline's table is complete: copy it
+ *
+ * Context: boot, before any task runs user code.
+ */
+void __init percpu_local_sync_trampoline(void)
+{
+	unsigned int cpu;
+
+	if (!enabled || !IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
+		return;
+
+	for_each_possible_cpu(cpu)
+		memcpy((void *)tables[cpu].pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, PAGE_SIZE);
+}
+
+/**
+ * percpu_local_sync_nonglobal() - all entries of swapper_pg_dir became non-global in place
+ *
+ * Global to non-global needs no break-before-make; the other tables are shared.
+ *
+ * Context: boot CPU in stop_machine().
+ */
+void __init percpu_local_sync_nonglobal(void)
+{
+	unsigned int cpu, i;
+
+	if (!enabled)
+		return;
+
+	for_each_possible_cpu(cpu) {
+		u64 *copies = (u64 *)tables[cpu].pgd, *entries = (u64 *)swapper_pg_dir;
+
+		for (i = 0; i < PAGE_SIZE / sizeof(u64); i++)
+			if ((copies[i] ^ entries[i]) == PTE_NG)
+				WRITE_ONCE(copies[i], entries[i]);
+	}
+	dsb(ishst);
+	flush_tlb_all();
+}

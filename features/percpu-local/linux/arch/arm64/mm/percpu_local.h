@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef __ARM64_MM_PERCPU_LOCAL_H
+#define __ARM64_MM_PERCPU_LOCAL_H
+
+#include <linux/percpu-local.h>
+#include <linux/pgtable.h>
+
+/**
+ * struct percpu_local_table - the kernel page table of a CPU
+ * @pgd: its top level
+ * @phys: where that is in memory
+ * @second_level: its copy of the second-level table that the path to the local region
+ *	shares with other mappings; NULL if there is none
+ */
+struct percpu_local_table {
+	pgd_t *pgd;
+	phys_addr_t phys;
+	void *second_level;
+};
+
+const struct percpu_local_table *percpu_local_table_of(unsigned int cpu);
+const struct local_percpu_space *percpu_local_space(void);
+
+#endif /* __ARM64_MM_PERCPU_LOCAL_H */

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * KUnit tests of the CPUs' kernel page tables; see percpu_local.c. What is done through
+ * them is tested by percpu_local_ops_kunit.c.
+ */
+#include <kunit/test.h>
+
+#include <linux/cpu.h>
+#include <linux/cpumask.h>
+#include <linux/mm.h>
+#include <linux/percpu.h>
+#include <linux/pgtable.h>
+#include <linux/smp.h>
+#include <linux/vmalloc.h>
+
+#include <asm/mmu_context.h>
+#include <asm/percpu_local.h>
+#include <asm/percpu_local_layout.h>
+#include <asm/sections.h>
+
+#include "percpu_local.h"
+
+#define ENTRIES		(PAGE_SIZE / sizeof(u64))
+
+static DEFINE_PER_CPU(unsigned long, variable);
+
+static int needs_local_map(struct kunit *test)
+{
+	if (!percpu_local_enabled())
+		kunit_skip(test, "the local map is off");
+	return 0;
+}
+
+/* How many entries of two tables differ. */
+static unsigned int differences(const void *a, const void *b)
+{
+	const u64 *one = a, *other = b;
+	unsigned int i, found = 0;
+
+	for (i = 0; i < ENTRIES; i++)
+		found += READ_ONCE(one[i]) != READ_ONCE(other[i]);
+
+	return found;
+}
+
+/* The last-level entry for @addr below @pgdir, or NULL if there is no table for it. */
+static pte_t *entry_at(pgd_t *pgdir, unsigned long addr)
+{
+	pgd_t *pgdp = pgd_offset_pgd(pgdir, addr);
+	p4d_t *p4dp;
+	pud_t *pudp;
+	pmd_t *pmdp;
+
+	if (pgd_none(READ_ONCE(*pgdp)))
+		return NULL;
+	p4dp = p4d_offset(pgdp, addr);
+	if (p4d_none(READ_ONCE(*p4dp)))
+		return NULL;
+	pudp = pud_offset(p4dp, addr);
+	if (pud_none(READ_ONCE(*pudp)))
+		return NULL;
+	pmdp = pmd_offset(pudp, addr);
+	if (pmd_none(READ_ONCE(*pmdp)))
+		return NULL;
+
+	return pte_offset_kernel(pmdp, addr);
+}
+
+static u64 leaf_at(pgd_t *pgdir, unsigned long addr)
+{
+	pte_t *entry = entry_at(pgdir, addr);
+
+	return entry ? pte_val(__ptep_get(entry)) : 0;
+}
+
+/*
+ * A table differs from the kernel's where the path to the local region begins: in one
+ * entry, or in two if the region lies across the border between them.
+ */
+static void tables_differ_in_the_path_only(struct kunit *test)
+{
+	const struct percpu_local_table *table;
+	unsigned int cpu, different;
+
+	for_each_possible_cpu(cpu) {
+		table = percpu_local_table_of(cpu);
+		KUNIT_EXPECT_EQ(test, table->phys, virt_to_phys(table->pgd));
+
+		different = differences(table->pgd, swapper_pg_dir);
+		KUNIT_EXPECT_GE(test, different, 1);
+		KUNIT_EXPECT_LE(test, different, 2);
+
+		KUNIT_EXPECT_EQ(test, !!table->second_level, !!percpu_local_second_level);
+		if (table->second_level) {
+			different = differences(table->second_level,
+						(void *)percpu_local_second_level);
+			KUNIT_EXPECT_GE(test, different, 1);
+			KUNIT_EXPECT_LE(test, different, 2);
+		}
+	}
+}
+
+static void the_block_is_laid_out_like_the_linkers(struct kunit *test)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu) {
+		void *pgd = percpu_local_table_of(cpu)->pgd;
+
+		KUNIT_EXPECT_FALSE(test, memchr_inv(pgd - RESERVED_SWAPPER_OFFSET, 0, PAGE_SIZE));
+		if (IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
+			KUNIT_EXPECT_EQ(test, differences(pgd - TRAMP_SWAPPER_OFFSET,
+							  tramp_pg_dir), 0);
+	}
+}
+
+static void read_ttbr1(void *result)
+{
+	u64 *ttbr1 = result;
+
+	ttbr1[smp_processor_id()] = read_sysreg(ttbr1_el1);
+}
+
+static void every_cpu_is_on_its_table(struct kunit *test)
+{
+	u64 *ttbr1 = kunit_kcalloc(test, nr_cpu_ids, sizeof(*ttbr1), GFP_KERNEL);
+	unsigned int cpu;
+
+	KUNIT_ASSERT_NOT_NULL(test, ttbr1);
+	cpus_read_lock();
+	on_each_cpu(read_ttbr1, ttbr1, 1);
+	for_each_online_cpu(cpu) {
+		u64 table = phys_to_ttbr(percpu_local_table_of(cpu)->phys);
+		u64 found = ttbr1[cpu] & ~TTBR_ASID_MASK;
+
+#ifdef CONFIG_ARM64_VA_BITS_52
+		/* Where 64 KiB pages have fewer address bits than were hoped for. */
+		if (IS_ENABLED(CONFIG_ARM64_64K_PAGES) && vabits_actual == 48)
+			table |= TTBR1_BADDR_4852_OFFSET;
+#endif
+		KUNIT_EXPECT_EQ(test, found, table);
+		KUNIT_EXPECT_EQ(test, found & TTBR_CNP_BIT, 0);
+	}
+	cpus_read_unlock();
+}
+
+/* Every page of each area is in its CPU's local region: they have tables in common. */
+static void local_regions_show_the_areas(struct kunit *test)
+{
+	const struct local_percpu_space *space = percpu_local_space();
+	unsigned int cpu, unit = 0, mapped, executable;
+	unsigned long offset;
+
+	for_each_possible_cpu(cpu) {
+		unsigned long area = space->areas + unit++ * space->stride;
+		pgd_t *pgd = percpu_local_table_of(cpu)->pgd;
+		pte_t *there = NULL;
+
+		mapped = 0;
+		executable = 0;
+		for (offset = 0; offset < space->size; offset += PAGE_SIZE) {
+			u64 leaf;
+
+			if (!offset || IS_ALIGNED(area + offset, PMD_SIZE)) {
+				there = entry_at(swapper_pg_dir, area + offset);
+				KUNIT_EXPECT_PTR_EQ(test, there,
+						    entry_at(pgd, space->local + offset));
+			} else if (there) {
+				there++;
+			}
+			leaf = there ? pte_val(__ptep_get(there)) : 0;
+			mapped += !!leaf;
+			executable += leaf && (~leaf & (PTE_PXN | PTE_UXN));
+		}
+		KUNIT_EXPECT_GE(test, mapped, PFN_UP(__per_cpu_end - __per_cpu_start));
+		KUNIT_EXPECT_EQ(test, executable, 0);
+	}
+	KUNIT_EXPECT_EQ(test, leaf_at(swapper_pg_dir, space->local), 0);
+}
+
+static void pointers_lead_into_the_space(struct kunit *test)
+{
+	const struct local_percpu_space *space = percpu_local_space();
+	unsigned long __percpu *dynamic = alloc_percpu(unsigned long);
+	unsigned int cpu, unit = 0;
+
+	KUNIT_ASSERT_NOT_NULL(test, (__force void *)dynamic);
+	KUNIT_EXPECT_EQ(test, space->local,
+			(unsigned long)__per_cpu_start | PERCPU_LOCAL_BIT);
+	KUNIT_EXPECT_GE(test, space->areas, PERCPU_AREAS_START);
+	for_each_possible_cpu(cpu) {
+		unsigned long area = space->areas + unit++ * space->stride;
+		unsigned long ptr = (unsigned long)per_cpu_ptr(dynamic, cpu);
+
+		KUNIT_EXPECT_GE(test, ptr, area);
+		KUNIT_EXPECT_LT(test, ptr, area + space->size);
+		KUNIT_EXPECT_EQ(test, ptr - area,
+				(__force unsigned long)dynamic - (unsigned long)__per_cpu_start);
+		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(per_cpu_ptr(&variable, cpu)),
+				__pte_to_phys(__pte(leaf_at(swapper_pg_dir,
+							    (unsigned long)per_cpu_ptr(&variable, cpu)))) +
+				offset_in_page(&variable));
+		KUNIT_EXPECT_FALSE(test, is_vmalloc_addr(per_cpu_ptr(dynamic, cpu)));
+	}
+	KUNIT_EXPECT_LE(test, space->areas + unit * space->stride, PERCPU_AREAS_END);
+	free_percpu(dynamic);
+}
+
+static void read_there(void *addr)
+{
+	this_cpu_write(variable, READ_ONCE(**(unsigned long **)addr));
+}
+
+/* A mapping that needs a new entry at the top is there for all CPUs, and goes for all. */
+static void new_top_level_entries_reach_all(struct kunit *test)
+{
+	/* The last page of the areas' space: too far up for any area. */
+	unsigned long addr = PERCPU_AREAS_END - PMD_SIZE;
+	unsigned long *page = (unsigned long *)get_zeroed_page(GFP_KERNEL);
+	unsigned int cpu;
+
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	KUNIT_ASSERT_EQ(test, leaf_at(swapper_pg_dir, addr), 0);
+	*page = 0x5ca1ab1e;
+	KUNIT_ASSERT_EQ(test, vmap_page_range(addr, addr + PAGE_SIZE, virt_to_phys(page),
+					      PAGE_KERNEL), 0);
+
+	cpus_read_lock();
+	on_each_cpu(read_there, &addr, 1);
+	for_each_online_cpu(cpu)
+		KUNIT_EXPECT_EQ(test, per_cpu(variable, cpu), 0x5ca1ab1e);
+	cpus_read_unlock();
+	for_each_possible_cpu(cpu)
+		KUNIT_EXPECT_EQ(test, leaf_at(percpu_local_table_of(cpu)->pgd, addr),
+				leaf_at(swapper_pg_dir, addr));
+
+	vunmap_range(addr, addr + PAGE_SIZE);
+	for_each_possible_cpu(cpu)
+		KUNIT_EXPECT_EQ(test, leaf_at(percpu_local_table_of(cpu)->pgd, addr), 0);
+	tables_differ_in_the_path_only(test);
+	free_page((unsigned long)page);
+}
+
+static struct kunit_case percpu_local_cases[] = {
+	KUNIT_CASE(tables_differ_in_the_path_only),
+	KUNIT_CASE(the_block_is_laid_out_like_the_linkers),
+	KUNIT_CASE(every_cpu_is_on_its_table),
+	KUNIT_CASE(local_regions_show_the_areas),
+	KUNIT_CASE(pointers_lead_into_the_space),
+	KUNIT_CASE(new_top_level_entries_reach_all),
+	{}
+};
+
+static struct kunit_suite percpu_local_suite = {
+	.name = "percpu_local",
+	.init = needs_local_map,
+	.test_cases = percpu_local_cases,
+};
+kunit_test_suite(percpu_local_suite);

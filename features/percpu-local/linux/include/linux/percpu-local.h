@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What an architecture provides whose CPUs each map their own copy of the per-CPU data at
+ * the same addresses: the local map. See mm/percpu-local.c for how it is used.
+ */
+#ifndef _LINUX_PERCPU_LOCAL_H
+#define _LINUX_PERCPU_LOCAL_H
+
+#include <linux/errno.h>
+#include <linux/init.h>
+#include <linux/types.h>
+
+/**
+ * struct local_percpu_space - the addresses of all per-CPU data
+ * @areas: where the area of the first unit starts; page aligned
+ * @stride: from the start of one unit's area to the start of the next one's
+ * @size: of the area of each unit, and of the local region
+ * @local: where the local region starts; page aligned
+ *
+ * The CPUs' units follow each other in the order of cpu_possible_mask.
+ */
+struct local_percpu_space {
+	unsigned long areas;
+	unsigned long stride;
+	unsigned long size;
+	unsigned long local;
+};
+
+#ifdef CONFIG_HAVE_LOCAL_PER_CPU_MAP
+
+int arch_local_percpu_init(struct local_percpu_space *space, unsigned int nr_units);
+void arch_local_percpu_map(unsigned long start, unsigned long end);
+
+typedef int (pcpu_fc_cpu_to_node_fn_t)(int cpu);
+int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
+			   pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn);
+
+#else
+
+#define pcpu_local_first_chunk(reserved_size, dyn_size, cpu_to_nd_fn)	(-ENODEV)
+
+#endif /* CONFIG_HAVE_LOCAL_PER_CPU_MAP */
+
+#endif /* _LINUX_PERCPU_LOCAL_H */

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * mm/percpu-local.c - chunks in a space of their own, with a local map of them
+ *
+ * An architecture whose CPUs have kernel page tables of their own can map, at one address,
+ * each CPU's copy of the per-CPU data: in the local region. this_cpu_*() on an address in
+ * it needs no protection from preemption.
+ *
+ * For that, a per-CPU pointer has to determine the local address, so all chunks lie in a
+ * bounded space instead of anywhere in vmalloc's. Each unit has an area in it that is as
+ * large as the local region:
+ *
+ *   areas             areas + stride            areas + 2 * stride
+ *   |                 |                         |
+ *   | unit 0: [first chunk][chunk 1][chunk 2]   | unit 1: [first chunk][chunk 1] ...
+ *
+ *   local region:     [first chunk][chunk 1][chunk 2]    of the CPU that looks
+ *
+ * So a chunk is at the same offset in every area and in the local region, and groups, of
+ * which each unit is one, are a stride apart. The architecture makes the local region show
+ * the area of the CPU's unit, page by page, as pages of that are mapped and unmapped
+ * (arch_local_percpu_map()). What remains to be done here is to give out the offsets, and
+ * to flush the local addresses along with the others.
+ *
+ * The first chunk is in this space as well, and also in the linear map, where nobody uses
+ * it. This file is included by percpu.c.
+ */
+#include <linux/idr.h>
+#include <linux/percpu-local.h>
+#include <linux/pgtable.h>
+
+static struct local_percpu_space pcpu_local_space __ro_after_init;
+static bool pcpu_local __ro_after_init;
+
+/* Which offsets, in units of the unit size, are taken; 0 is the first chunk's. */
+static DEFINE_IDA(pcpu_local_slots);
+
+static bool pcpu_is_local(void)
+{
+	return pcpu_local;
+}
+
+static struct page *pcpu_local_addr_to_page(void *addr)
+{
+	return pte_page(ptep_get(virt_to_kpte((unsigned long)addr)));
+}
+
+/* Find room for a chunk. It may sleep: pcpu_alloc_mutex is held. */
+static void *pcpu_local_get_area(gfp_t gfp)
+{
+	int last = pcpu_local_space.size / pcpu_unit_size - 1;
+	int slot = last < 1 ? -ENOSPC : ida_alloc_range(&pcpu_local_slots, 1, last, gfp);
+
+	return slot < 0 ? NULL : pcpu_base_addr + (size_t)slot * pcpu_unit_size;
+}
+
+/* The pages of the area were unmapped, and the TLBs flushed. */
+static void pcpu_local_put_area(void *base_addr)
+{
+	ida_free(&pcpu_local_slots, (base_addr - pcpu_base_addr) / pcpu_unit_size);
+}
+
+/* Pages of all units of @chunk were mapped. */
+static void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start, int page_end)
+{
+	unsigned long start = chunk->base_addr - pcpu_base_addr + PFN_PHYS(page_start);
+
+	arch_local_percpu_map(start, start + PFN_PHYS(page_end - page_start));
+}
+
+/*
+ * Pages of all units of @chunk were unmapped. The units are far apart: flush each, or, if
+ * that are more addresses than it is worth, all there is.
+ */
+static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start, int page_end)
+{
+	unsigned long size = PFN_PHYS(page_end - page_start);
+	unsigned long addr;
+	unsigned int cpu;
+
+	if ((pcpu_nr_units + 1) * (page_end - page_start) > PTRS_PER_PTE) {
+		flush_tlb_all();
+		return;
+	}
+
+	for_each_possible_cpu(cpu) {
+		addr = pcpu_chunk_addr(chunk, cpu, page_start);
+		flush_tlb_kernel_range(addr, addr + size);
+	}
+
+	addr = pcpu_local_space.local + (chunk->base_addr - pcpu_base_addr) +
+	       PFN_PHYS(page_start);
+	flush_tlb_kernel_range(addr, addr + size);
+}
+
+/* One group for each unit, all of the same shape. */
+static struct pcpu_alloc_info * __init
+pcpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
+{
+	const size_t static_size = __per_cpu_end - __per_cpu_start;
+	unsigned int cpu, unit = 0, nr_units = num_possible_cpus();
+	struct pcpu_alloc_info *ai;
+
+	ai = pcpu_alloc_alloc_info(nr_units, nr_units);
+	if (!ai)
+		return NULL;
+
+	dyn_size = max_t(size_t, dyn_size, PERCPU_DYNAMIC_EARLY_SIZE);
+	ai->static_size = static_size;
+	ai->reserved_size = reserved_size;
+	ai->unit_size = max_t(size_t, PFN_ALIGN(static_size + reserved_size + dyn_size),
+			      PCPU_MIN_UNIT_SIZE);
+	ai->dyn_size = ai->unit_size - static_size - reserved_size;
+	ai->atom_size = PAGE_SIZE;
+	ai->alloc_size = ai->unit_size;
+
+	for_each_possible_cpu(cpu) {
+		struct pcpu_group_info *group = &ai->groups[unit];
+
+		group->nr_units = 1;
+		group->cpu_map = ai->groups[0].cpu_map + unit;
+		group->cpu_map[0] = cpu;
+		unit++;
+	}
+
+	return ai;
+}
+
+/* Allocate the first chunk's unit of @cpu, map it at @addr and copy the static data. */
+static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai, unsigned int cpu,
+				       unsigned long addr, struct page **pages,
+				       pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
+{
+	int i, nr_pages = ai->unit_size >> PAGE_SHIFT;
+	void *unit = pcpu_fc_alloc(cpu, ai->unit_size, PAGE_SIZE, cpu_to_nd_fn);
+
+	if (!unit)
+		return -ENOMEM;
+
+	/* kmemleak tracks the percpu allocations separately */
+	kmemleak_ignore_phys(__pa(unit));
+	for (i = 0; i < nr_pages; i++) {
+		pages[i] = virt_to_page(unit + PFN_PHYS(i));
+		pcpu_populate_pte(addr + PFN_PHYS(i));
+	}
+
+	/* The tables are there: it can only fail if something else is mapped. */
+	if (__pcpu_map_pages(addr, pages, nr_pages))
+		panic("percpu: CPU %u's area is taken\n", cpu);
+	flush_cache_vmap_early(addr, addr + ai->unit_size);
+
+	memcpy((void *)addr, __per_cpu_load, ai->static_size);
+	return 0;
+}
+
+/**
+ * pcpu_local_first_chunk() - set up per-CPU areas with a local map of them
+ * @reserved_size: the size of the reserved per-CPU area in bytes
+ * @dyn_size: minimum free size for dynamic allocation in bytes
+ * @cpu_to_nd_fn: tells the node of a CPU, optional
+ *
+ * To be called before other ways to set up the first chunk.
+ *
+ * Context: early boot, on one CPU; allocates from memblock.
+ * Return: 0, or -ENODEV if there is no local map, for reasons that the architecture has
+ * said: nothing has happened then.
+ */
+int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
+				  pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
+{
+	struct pcpu_alloc_info *ai;
+	struct page **pages;
+	size_t pages_size;
+	int group;
+
+	if (pcpu_chosen_fc != PCPU_FC_AUTO) {
+		pr_info("no local map: percpu_alloc=%s\n", pcpu_fc_names[pcpu_chosen_fc]);
+		return -ENODEV;
+	}
+
+	ai = pcpu_local_alloc_info(reserved_size, dyn_size);
+	if (!ai)
+		panic("percpu: no memory for the description of the areas\n");
+
+	pages_size = (ai->unit_size >> PAGE_SHIFT) * sizeof(*pages);
+	pages = memblock_alloc(pages_size, SMP_CACHE_BYTES);
+	if (!pages)
+		panic("percpu: no memory for a list of pages\n");
+
+	if (arch_local_percpu_init(&pcpu_local_space, ai->nr_groups)) {
+		memblock_free(pages, pages_size);
+		pcpu_free_alloc_info(ai);
+		return -ENODEV;
+	}
+
+	for (group = 0; group < ai->nr_groups; group++) {
+		struct pcpu_group_info *gi = &ai->groups[group];
+
+		gi->base_offset = group * pcpu_local_space.stride;
+		if (pcpu_local_map_first(ai, gi->cpu_map[0],
+					 pcpu_local_space.areas + gi->base_offset,
+					 pages, cpu_to_nd_fn))
+			panic("percpu: no memory for the area of CPU %u\n", gi->cpu_map[0]);
+	}
+
+	arch_local_percpu_map(0, ai->unit_size);
+	pcpu_local = true;
+
+	pr_info("Mapped %zu pages/cpu s%zu r%zu d%zu u%zu, and locally\n",
+		ai->unit_size >> PAGE_SHIFT, ai->static_size, ai->reserved_size,
+		ai->dyn_size, ai->unit_size);
+	pcpu_setup_first_chunk(ai, (void *)pcpu_local_space.areas);
+
+	memblock_free(pages, pages_size);
+	pcpu_free_alloc_info(ai);
+	return 0;
+}

@@ -1,0 +1,114 @@
+"""A guest kernel runs inside the emulated host, in each mode of the host's KVM.
+
+KVM saves and restores what a CPU translates addresses with, and at EL2 some per-CPU code
+runs without the kernel's tables: host and guest do the same work at the same time, and both
+must get it right. The base kernel ignores the switch, and does the same.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagewright import inner
+from pagewright.machine import Machine
+
+pytestmark = pytest.mark.full
+
+# How the host is booted, and what its KVM says then.
+MODES = {
+    "vhe": ({}, "VHE mode"),
+    "nvhe": ({"append": "kvm-arm.mode=nvhe"}, "Hyp nVHE mode"),
+    "protected": ({"append": "kvm-arm.mode=protected"}, "Protected hVHE mode"),
+    # No VHE and no LSE; addresses of 48 bits, and KPTI.
+    "cortex-a72": ({"cpu": "cortex-a72"}, "Hyp nVHE mode"),
+}
+SWITCH = "percpu_local_map"
+
+builds = pytest.mark.parametrize("build", ["patched-kvm-4k", "base-kvm-4k"])
+modes = pytest.mark.parametrize("mode", MODES)
+
+# What host and guest do: processes come and go on all CPUs, and count what they did.
+WORK = """
+n=0
+while [ $n -lt ROUNDS ]; do
+    for i in 1 2 3 4 5 6 7 8; do (echo $i | cat >/dev/null) & done; wait
+    n=$((n + 1))
+done
+echo "rounds: $n"
+"""
+# Vectors, tables and timers of a CPU are set up anew each time it comes.
+HOTPLUG = """
+n=0
+while [ ! -e /tmp/enough ]; do
+    for cpu in 1 2 3; do
+        echo 0 >/sys/devices/system/cpu/cpu$cpu/online &&
+        echo 1 >/sys/devices/system/cpu/cpu$cpu/online || exit 1
+    done
+    n=$((n + 1))
+done
+echo "rounds: $n"
+"""
+
+
+@pytest.fixture
+def host(shared_machine, tmp_path_factory):
+    """Boot a machine that can run the build it runs itself inside it."""
+    overlays = {}
+
+    def factory(build: str, mode: str, local: int = 1) -> Machine:
+        if build not in overlays:
+            overlays[build] = inner.lay_out(tmp_path_factory.mktemp("overlay") / build, build)
+        options, says = MODES[mode]
+        append = f"{options.get('append', '')} {SWITCH}={local}".strip()
+        place = shared_machine(
+            build,
+            smp=4,
+            virtualization=True,
+            overlay=overlays[build],
+            **(options | {"append": append}),
+        )
+        assert re.search(rf"kvm \[1\]: {says} initialized successfully", place.console())
+        return place
+
+    return factory
+
+
+def work(rounds: int) -> str:
+    """Return shell that works for so many rounds and says so."""
+    return WORK.replace("ROUNDS", str(rounds))
+
+
+@builds
+@modes
+@pytest.mark.parametrize("local", [1, 0])
+def test_guest_kernel_boots_and_works(host, build, mode, local):
+    """Whether host or guest has the switch on is nothing to the other."""
+    place = host(build, mode)
+    guest = inner.run(place, f"uname -r; nproc; {work(20)}", append=f"{SWITCH}={local}")
+    assert guest.status == 0, guest.output
+    release = place.check("uname -r")
+    assert guest.output.splitlines() == [release, "2", "rounds: 20"]
+    assert guest.warnings == ""
+    assert place.warnings() == ""
+
+
+@builds
+@modes
+def test_host_works_and_its_cpus_come_and_go_meanwhile(host, build, mode):
+    place = host(build, mode)
+    place.check(
+        f"""
+        rm -f /tmp/enough
+        ({HOTPLUG}) >/tmp/hotplug 2>&1 & echo $! >/tmp/jobs
+        ({work(50)}) >/tmp/work 2>&1 & echo $! >>/tmp/jobs
+        """
+    )
+    guest = inner.run(place, work(50), append=f"{SWITCH}=1")
+    place.check("touch /tmp/enough; while kill -0 $(cat /tmp/jobs) 2>/dev/null; do sleep 1; done")
+    assert guest.output == "rounds: 50\n", guest.output
+    assert place.check("cat /tmp/work") == "rounds: 50"
+    assert re.fullmatch(r"rounds: [1-9]\d*", place.check("cat /tmp/hotplug"))
+    assert guest.warnings == ""
+    assert place.warnings() == ""

@@ -1,0 +1,166 @@
+"""percpu-local: which mode is chosen and why, what user space sees, and CPUs that come and go.
+
+The tables themselves are looked at by KUnit (percpu_local), the operations by KUnit
+(percpu_local_ops) and by the torture test.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagewright.machine import Machine
+
+RESULTS = "/sys/kernel/debug/kunit"
+NMI = "irqchip.gicv3_pseudo_nmi=1"
+# 48 bits of addresses on hardware without LPA2; LL/SC only; neither KPTI nor SW PAN needed
+# by any of them, so these are asked for.
+NO_LPA2 = "max,lpa2=off"
+NO_LSE = "cortex-a72"
+
+
+def is_on(place: Machine) -> bool:
+    """Tell what the boot log says."""
+    log = place.check("dmesg | grep -E 'percpu: (no )?local map'")
+    assert log.count("\n") == 1
+    return "no local map" not in log
+
+
+def passes_its_suites(place: Machine) -> None:
+    """Assert that no case of the KUnit suites failed or was skipped, and nothing warned."""
+    for suite in ("percpu_local", "percpu_local_ops"):
+        text = place.check(f"cat {RESULTS}/{suite}/results")
+        assert re.search(rf"^ok \d+ {suite}$", text, re.MULTILINE), text
+        assert "# SKIP" not in text
+        assert "not ok" not in text
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "append"),
+    [
+        ("max", ""),
+        ("max", "nokaslr"),
+        ("max", "kpti=on"),
+        ("max", "kpti=on nokaslr"),
+        (NO_LPA2, ""),
+        (NO_LSE, ""),
+        (NO_LSE, "kpti=on nokaslr"),
+        ("max,pauth-impdef=on", NMI),
+    ],
+)
+def test_suites_pass(machine, cpu, append):
+    place = machine(cpu=cpu, smp=3, append=f"kunit.enable=1 {append}")
+    assert is_on(place)
+    passes_its_suites(place)
+
+
+def test_switched_off_it_is_as_without(machine):
+    place = machine(append="percpu_local_map=0 kunit.enable=1")
+    assert not is_on(place)
+    assert "percpu_local_map=0" in place.check("dmesg | grep 'no local map'")
+    assert "pcpu_get_vm_areas" in place.check("cat /proc/vmallocinfo")
+    assert place.run("ls /sys/kernel/debug/kernel_page_tables_cpu").status != 0
+    text = place.check(f"cat {RESULTS}/percpu_local_ops/results")
+    assert re.search(r"^ok \d+ percpu_local_ops$", text, re.MULTILINE), text
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize("value", ["", "2", "maybe"])
+def test_a_value_that_is_none_is_named(machine, value):
+    place = machine(append=f"percpu_local_map={value}")
+    assert "say 0 or 1" in place.check("dmesg | grep percpu_local_map=")
+    assert is_on(place)
+
+
+def test_another_first_chunk_is_respected(machine):
+    place = machine(append="percpu_alloc=page")
+    assert "percpu_alloc=page" in place.check("dmesg | grep 'no local map'")
+
+
+def test_what_user_space_sees(machine):
+    place = machine(smp=4)
+    assert "pcpu_get_vm_areas" not in place.check("cat /proc/vmallocinfo")
+    percpu = int(place.check("awk '/^Percpu:/ { print $2 }' /proc/meminfo"))
+    off = machine(smp=4, append="percpu_local_map=0")
+    assert percpu == pytest.approx(
+        int(off.check("awk '/^Percpu:/ { print $2 }' /proc/meminfo")), rel=0.2
+    )
+
+
+def local_section(table: str) -> list[str]:
+    """Return what a page-table dump shows of the local region, without table entries."""
+    section = table.split("---[ Local per-CPU data ]---")[1].split("---[ Per-CPU areas start")[0]
+    return [line for line in section.splitlines() if " PTE " in line and " AF " in line]
+
+
+def test_page_table_dumps(machine):
+    place = machine(smp=2)
+    debugfs = "/sys/kernel/debug"
+    assert place.check(f"ls {debugfs}/kernel_page_tables_cpu").split() == ["0", "1"]
+    assert local_section(place.check(f"cat {debugfs}/kernel_page_tables")) == []
+
+    dumps = [place.check(f"cat {debugfs}/kernel_page_tables_cpu/{cpu}") for cpu in range(2)]
+    for dump in dumps:
+        assert local_section(dump)
+        assert all("RW NX" in line and "UXN" in line for line in local_section(dump))
+    # Everything else is the same for all.
+    assert [line for line in dumps[0].splitlines() if "PTE" not in line][:5] == [
+        line for line in dumps[1].splitlines() if "PTE" not in line
+    ][:5]
+    assert "passed" in place.check(f"cat {debugfs}/check_wx_pages; dmesg | grep 'W+X' || true") or (
+        place.run(f"test -e {debugfs}/check_wx_pages").status != 0
+    )
+
+
+def test_cpus_come_and_go(machine):
+    place = machine(smp=4, append=f"kunit.enable=1 {NMI}")
+    place.check(
+        "for round in 1 2 3; do"
+        " for cpu in 1 2 3; do echo 0 >/sys/devices/system/cpu/cpu$cpu/online || exit 1; done;"
+        " for cpu in 3 1 2; do echo 1 >/sys/devices/system/cpu/cpu$cpu/online || exit 1; done;"
+        "done",
+        timeout=120,
+    )
+    place.check(f"echo 1 >{RESULTS}/percpu_local/run; echo 1 >{RESULTS}/percpu_local_ops/run")
+    passes_its_suites(place)
+
+
+def test_suspend_and_resume(machine):
+    """Each CPU loses its registers in the emulator's PSCI as it does in a deep idle state."""
+    place = machine(smp=2, append="kunit.enable=1")
+    for test in ("core", "platform", "processors"):
+        place.check(f"echo {test} >/sys/power/pm_test && echo mem >/sys/power/state", timeout=60)
+    place.check(f"echo 1 >{RESULTS}/percpu_local/run")
+    passes_its_suites(place)
+
+
+@pytest.mark.parametrize("cpus", [160])
+def test_many_cpus_boot(machine, cpus):
+    place = machine(smp=cpus, memory="4G")
+    assert place.check("nproc").strip() == str(cpus)
+    assert is_on(place)
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize("size_and_bits", ["4k-39", "64k-42"])
+def test_other_page_sizes_and_address_bits(machine, size_and_bits):
+    place = machine(f"tiny-{size_and_bits}", smp=3, append="kunit.enable=1")
+    assert is_on(place)
+    passes_its_suites(place)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("append", ["", "nokaslr", "kpti=on", "kpti=on nokaslr"])
+@pytest.mark.parametrize("cpu", ["max", NO_LPA2, NO_LSE])
+@pytest.mark.parametrize(
+    "size_and_bits",
+    ["4k-39", "4k-48", "4k-52", "16k-47", "16k-48", "16k-52", "64k-42", "64k-48", "64k-52"],
+)
+def test_the_matrix(machine, size_and_bits, cpu, append):
+    if cpu == NO_LSE and size_and_bits.startswith("16k"):
+        pytest.skip("the processor has no 16 KiB pages")
+    place = machine(f"tiny-{size_and_bits}", cpu=cpu, smp=3, append=f"kunit.enable=1 {append}")
+    assert is_on(place)
+    passes_its_suites(place)
