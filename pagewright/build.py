@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -92,16 +92,17 @@ class Build:
 
 
 def recipe(name: str) -> Recipe:
-    """Return a recipe by name.
+    """Return a recipe by name; NAME-without-FEATURE leaves a feature's symbol off.
 
     Raises:
         PagewrightError: there is none of that name.
     """
-    if name not in RECIPES:
+    base, *without = name.split("-without-")
+    if base not in RECIPES:
         raise PagewrightError(
             f"there is no build {name!r}", f"the builds are: {', '.join(RECIPES)}"
         )
-    return RECIPES[name]
+    return replace(RECIPES[base], without=(*RECIPES[base].without, *without))
 
 
 @cache

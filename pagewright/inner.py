@@ -28,17 +28,19 @@ _LIBRARIES = "usr/lib/aarch64-linux-gnu"
 
 _FOLDER = "/run/inner"
 
-# First process of an inner guest.
-_INIT = """\
-#!/bin/sh
+# What the first process of an inner guest says between the command's output and the log.
+_STATUS = "inner guest: status "
+_INIT = f"""\
+#!/bin/busybox sh
 /bin/busybox --install -s /bin
-export PATH=/bin
+export PATH=/bin port=/dev/vport0p1
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 mount -t debugfs debugfs /sys/kernel/debug
-sh /command >/dev/vport0p1 2>&1
-echo "status $?" >/dev/vport0p1
+sh /command >$port 2>&1
+echo "{_STATUS}$?" >$port
+dmesg >$port
 poweroff -f
 """
 
@@ -60,7 +62,9 @@ timeout $seconds qemu-system-aarch64 -accel kvm -cpu host -machine virt,gic-vers
     -device virtserialport,chardev=output 2>&1
 """
 
-_PARAMETERS = "rdinit=/init console=ttyAMA0 earlycon=pl011,0x9000000 panic=-1 oops=panic"
+# Each character on this console costs several exits to the monitor: it gets warnings and
+# worse, and the whole log follows the command's output.
+_PARAMETERS = "console=ttyAMA0 earlycon=pl011,0x9000000 loglevel=5 panic=-1 oops=panic"
 
 
 @dataclass(frozen=True)
@@ -70,17 +74,17 @@ class Ended:
     Attributes:
         output: all its command wrote.
         status: the command's exit status.
-        console: all its kernel printed.
+        log: all its kernel had to say, until the command ended.
     """
 
     output: str
     status: int
-    console: str
+    log: str
 
     @property
     def warnings(self) -> str:
         """The inner kernel's complaints; empty if there are none."""
-        return klog.splats(self.console)
+        return klog.splats(self.log)
 
 
 def lay_out(target: Path, name: str) -> Path:
@@ -120,7 +124,7 @@ def run(
     memory: str = "256M",
     append: str = "",
     files: Sequence[str] = (),
-    timeout: int = 240,
+    timeout: int = 300,
 ) -> Ended:
     """Boot an inner guest, run a shell command in it, and power it off.
 
@@ -150,10 +154,11 @@ def run(
     script = "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in variables.items())
     # Boards are as slow to make the root as guests; the monitor has its own time limit.
     monitor = place.run(script + _RUN, timeout=timeout + 60)
+    output, marker, rest = place.run(f"cat {_FOLDER}/output").output.partition(_STATUS)
+    if monitor.status == 0 and marker:
+        status, _, log = rest.partition("\n")
+        return Ended(output, int(status), log)
     console = place.run(f"cat {_FOLDER}/console").output.replace("\r\n", "\n")
-    output, _, status = place.run(f"cat {_FOLDER}/output").output.rpartition("status ")
-    if monitor.status == 0 and status:
-        return Ended(output, int(status), console)
     details = "\n".join(text for text in (monitor.output, tail(console, 40)) if text)
     if cause := klog.cause_of_death(console):
         raise PagewrightError(f"the inner guest's kernel died: {cause}", details=details)

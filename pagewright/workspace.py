@@ -55,6 +55,15 @@ class Feature:
         """Return the new kernel files, relative to the kernel tree, sorted."""
         return sorted(p.relative_to(self.overlay) for p in self.overlay.rglob("*") if p.is_file())
 
+    def objects(self) -> list[Path]:
+        """Return what the new .c files compile to, but for those that others include."""
+        hooks = "".join(file.read_text() for file in (self.path / "hooks").rglob("*.patch"))
+        return [
+            file.with_suffix(".o")
+            for file in self.new_files()
+            if file.suffix == ".c" and f'#include "{file.name}"' not in hooks
+        ]
+
 
 @dataclass(frozen=True)
 class Base:

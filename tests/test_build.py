@@ -38,11 +38,10 @@ def test_unknown_build_lists_the_known_ones():
 
 def test_features_are_in_the_patched_build_and_not_in_the_base():
     objects = {
-        f"{file.with_suffix('.o')}"
+        f"{file}"
         for feature in SPACE.features()
-        for file in feature.new_files()
-        if file.suffix == ".c"
-        and "kunit" not in file.name
+        for file in feature.objects()
+        if "kunit" not in file.name
         # Built only for debug.config's and naive.config's sake.
         and "transition" not in file.name
         and "naive" not in file.name
@@ -69,6 +68,6 @@ def test_symbol_off_leaves_no_code_of_the_feature(feature):
 @pytest.mark.parametrize("name", sorted(set(build.RECIPES) - {"base-4k", "patched-4k"}))
 def test_every_build_boots(name, machine):
     guest = machine(name)
-    size = {"4k": "4096", "16k": "16384", "64k": "65536"}[name.rsplit("-", 1)[1]]
-    assert guest.check("getconf PAGESIZE") == size
+    sizes = {"4k": "4096", "16k": "16384", "64k": "65536"}
+    assert guest.check("getconf PAGESIZE") in [sizes[part] for part in name.split("-") if part in sizes]
     assert guest.warnings() == ""

@@ -15,16 +15,20 @@ from pagewright.run import run
 SPACE = workspace.find()
 NEW_FILES = [(f, file) for f in SPACE.features() for file in f.new_files()]
 SOURCES = [f.overlay / file for f, file in NEW_FILES if file.suffix in (".c", ".h", ".S")]
-OBJECTS = sorted({f"{file.with_suffix('.o')}" for _, file in NEW_FILES if file.suffix == ".c"})
+OBJECTS = sorted({f"{name}" for feature in SPACE.features() for name in feature.objects()})
 # Files that hooks change in code that runs; the checkers look at them too.
 HOOKED_OBJECTS = (
     "arch/arm64/mm/fault.o",
     "arch/arm64/mm/mmu.o",
     "arch/arm64/mm/pageattr.o",
+    "arch/arm64/mm/ptdump.o",
+    "drivers/base/arch_numa.o",
     "mm/hugetlb_vmemmap.o",
+    "mm/percpu.o",
 )
 # What sparse says of hooked files without our hooks.
 IN_THE_BASE_TOO = (
+    "context imbalance in 'pcpu_balance_free'",
     "context imbalance in 'show_pte'",
     "symbol 'rodata_full' was not declared",
 )

@@ -19,8 +19,9 @@
 #define ROOT	"/sys/fs/cgroup"
 #define PARENT	ROOT "/memcgs"
 
-/* How long remove waits, in steps of a millisecond. */
-#define STEPS	60000
+/* How often remove looks whether it is done, and how long it waits in between. */
+#define STEPS		600
+#define MICROSECONDS	100000
 
 static void die(const char *what)
 {
@@ -79,7 +80,7 @@ static void remove_all(long number)
 			die(path);
 	}
 	for (i = 0; i < STEPS && dying(); i++)
-		usleep(1000);
+		usleep(MICROSECONDS);
 	if (dying()) {
 		fprintf(stderr, "memcgs: %ld are still there\n", dying());
 		exit(1);

@@ -407,26 +407,36 @@ void __init percpu_local_sync_trampoline(void)
 		memcpy((void *)tables[cpu].pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, PAGE_SIZE);
 }
 
+/* Make @copies differ from @entries on the path to the local region only. */
+static void __init sync_nonglobal(u64 *copies, const u64 *entries)
+{
+	unsigned int i;
+
+	for (i = 0; i < PAGE_SIZE / sizeof(u64); i++)
+		if ((copies[i] ^ entries[i]) == PTE_NG)
+			WRITE_ONCE(copies[i], entries[i]);
+}
+
 /**
  * percpu_local_sync_nonglobal() - all entries of swapper_pg_dir became non-global in place
  *
- * Global to non-global needs no break-before-make; the other tables are shared.
+ * Entries that point at tables have the bit set, too, where it means nothing. Global to
+ * non-global needs no break-before-make. All other tables are common.
  *
  * Context: boot CPU in stop_machine().
  */
 void __init percpu_local_sync_nonglobal(void)
 {
-	unsigned int cpu, i;
+	unsigned int cpu;
 
 	if (!enabled)
 		return;
 
 	for_each_possible_cpu(cpu) {
-		u64 *copies = (u64 *)tables[cpu].pgd, *entries = (u64 *)swapper_pg_dir;
-
-		for (i = 0; i < PAGE_SIZE / sizeof(u64); i++)
-			if ((copies[i] ^ entries[i]) == PTE_NG)
-				WRITE_ONCE(copies[i], entries[i]);
+		sync_nonglobal((u64 *)tables[cpu].pgd, (u64 *)swapper_pg_dir);
+		if (tables[cpu].second_level)
+			sync_nonglobal(tables[cpu].second_level,
+				       (u64 *)percpu_local_second_level);
 	}
 	dsb(ishst);
 	flush_tlb_all();

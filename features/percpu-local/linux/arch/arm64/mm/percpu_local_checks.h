@@ -410,7 +410,6 @@ static inline void percpu_view_fill(struct percpu_view *view)
 	unsigned int cpu;
 	size_t i;
 
-	cpumask_clear(&view->visited);
 	for_each_possible_cpu(cpu) {
 		u8 *bytes = per_cpu_ptr(view->memory, cpu);
 
@@ -494,6 +493,7 @@ static inline void percpu_on_each_cpu(long (*visit)(void *arg), void *arg)
 static inline void percpu_view_compare(struct percpu_view *view)
 {
 	view->salt += 2;
+	cpumask_clear(&view->visited);
 	percpu_view_fill(view);
 	percpu_on_each_cpu(percpu_view_visit, view);
 	percpu_view_check_outside(view);

@@ -72,7 +72,7 @@ enum context { TASK, SOFTIRQ, HARDIRQ, NMI, NR_CONTEXTS };
 /* --- what is operated on ------------------------------------------------------------- */
 
 /* What is in front of the variables of a size and behind them. */
-static const u64 guard = 0x5a5a5a5a5a5a5a5a;
+#define GUARD	0x5a
 
 /*
  * The variables of one size; @own has one for each context, of @bits one bit. What a kind
@@ -687,25 +687,62 @@ struct churner {
 	struct {
 		void __percpu *memory;
 		size_t size;
-		u32 salt;
 	} blocks[NR_BLOCKS];
 };
 
-/* Have a look at all blocks, on all CPUs. */
+static bool next_block(struct churner *me, unsigned int *i)
+{
+	while (*i < me->nr && !me->blocks[*i].memory)
+		++*i;
+	if (*i == me->nr)
+		return false;
+	me->view.memory = me->blocks[*i].memory;
+	me->view.size = me->blocks[*i].size;
+	++*i;
+
+	return true;
+}
+
+static long visit_blocks(void *arg)
+{
+	struct churner *me = arg;
+	unsigned int i = 0;
+
+	while (next_block(me, &i)) {
+		percpu_view_visit(&me->view);
+		cond_resched();
+	}
+
+	return 0;
+}
+
+static long visit_fresh_blocks(void *arg)
+{
+	struct churner *me = arg;
+	unsigned int i = 0;
+
+	while (next_block(me, &i)) {
+		percpu_view_visit_zeroes(&me->view);
+		cond_resched();
+	}
+
+	return 0;
+}
+
+/* Compare both views of all blocks, on all CPUs. */
 static void compare_blocks(struct churner *me, bool fresh)
 {
-	struct percpu_view *view = &me->view;
 	unsigned int i;
 
-	for (i = 0; i < me->nr && !kthread_should_stop(); i++) {
-		if (!me->blocks[i].memory)
-			continue;
-		view->memory = me->blocks[i].memory;
-		view->size = me->blocks[i].size;
-		if (fresh)
-			percpu_on_each_cpu(percpu_view_visit_zeroes, view);
-		percpu_view_compare(view);
-	}
+	if (fresh)
+		percpu_on_each_cpu(visit_fresh_blocks, me);
+	me->view.salt += 2;
+	cpumask_clear(&me->view.visited);
+	for (i = 0; next_block(me, &i); cond_resched())
+		percpu_view_fill(&me->view);
+	percpu_on_each_cpu(visit_blocks, me);
+	for (i = 0; next_block(me, &i); cond_resched())
+		percpu_view_check_outside(&me->view);
 }
 
 static bool new_block(struct churner *me, unsigned int i)
@@ -761,7 +798,7 @@ static void churn(struct churner *me)
 	/* Make chunks. */
 	for (me->nr = 0; me->nr < NR_BLOCKS; me->nr++) {
 		new_block(me, me->nr);
-		if (atomic_read(&chunks_created) - created > chunks)
+		if (atomic_read(&chunks_created) - created >= chunks)
 			break;
 	}
 	compare_blocks(me, true);
@@ -860,8 +897,8 @@ static void check_sums_ ## size(struct percpu_checks *c, struct variables_ ## si
 		/* The highest bit of n * (n + 1) / 2 is unknown: n may have wrapped. */ \
 		n = v->inc_return;							\
 		returned += n & 1 ? n * (u ## size)((n >> 1) + 1) : (n >> 1) * (u ## size)(n + 1); \
-		percpu_check(c, "guard before", width, v->before, (u ## size)guard);	\
-		percpu_check(c, "guard after", width, v->after, (u ## size)guard);	\
+		percpu_check(c, "guard before", width, v->before, GUARD);	\
+		percpu_check(c, "guard after", width, v->after, GUARD);	\
 		percpu_check(c, "CPU number", width, v->cpu, (u ## size)cpu);		\
 		percpu_check(c, "pattern", width, v->pattern,				\
 			     (u ## size)(0x101010101010101UL * (u8)v->pattern));	\
@@ -1093,14 +1130,14 @@ static void init_variables(struct variables __percpu *all)
 		struct variables *v = per_cpu_ptr(all, cpu);
 
 		v->pair.inverse = ~0UL;
-		v->v8.before = guard;
-		v->v16.before = guard;
-		v->v32.before = guard;
-		v->v64.before = guard;
-		v->v8.after = guard;
-		v->v16.after = guard;
-		v->v32.after = guard;
-		v->v64.after = guard;
+		v->v8.before = GUARD;
+		v->v16.before = GUARD;
+		v->v32.before = GUARD;
+		v->v64.before = GUARD;
+		v->v8.after = GUARD;
+		v->v16.after = GUARD;
+		v->v32.after = GUARD;
+		v->v64.after = GUARD;
 		v->v8.cpu = cpu;
 		v->v16.cpu = cpu;
 		v->v32.cpu = cpu;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A module with static per-CPU variables that comes and goes. Loading it fails with -EIO if
+ * its variables are not on every CPU as they are defined, or if the views of them differ.
+ * The log has what is wrong. See percpu_local_torture.c, with which it may run.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "percpu_local_checks.h"
+
+#define NUMBER	0x123456789abcdef
+
+/* Different sizes and alignments; all of them are copied from the module's file. */
+static DEFINE_PER_CPU(u64, number) = NUMBER;
+static DEFINE_PER_CPU(u8, letter) = 'x';
+static DEFINE_PER_CPU(const char *, text) = "text";
+static DEFINE_PER_CPU_ALIGNED(u8[1000], bytes);
+
+static long visit(void *arg)
+{
+	struct percpu_checks *c = arg;
+
+	percpu_check(c, "number", 0, this_cpu_read(number), NUMBER);
+	percpu_check(c, "letter", 0, this_cpu_read(letter), 'x');
+	percpu_check(c, "text", 0, this_cpu_read(text)[3], 't');
+	this_cpu_add(number, raw_smp_processor_id());
+	this_cpu_inc(letter);
+	percpu_check_static_u64(c, &percpu_static_slot, PERCPU_SLOT_OFFSET, 0, 7);
+	percpu_check_static_u16(c, &percpu_static_slot, PERCPU_SLOT_OFFSET, 0, 7);
+	cond_resched();
+
+	return 0;
+}
+
+static void check_all(struct percpu_checks *c, struct percpu_view *view)
+{
+	unsigned int cpu;
+
+	for_each_possible_cpu(cpu) {
+		percpu_check(c, "number from outside", cpu, per_cpu(number, cpu), NUMBER);
+		percpu_check(c, "letter from outside", cpu, per_cpu(letter, cpu), 'x');
+		percpu_check(c, "text from outside", cpu, per_cpu(text, cpu)[3], 't');
+	}
+
+	/* Others may plug CPUs meanwhile; one that was not visited is unchanged. */
+	percpu_on_each_cpu(visit, c);
+	for_each_possible_cpu(cpu)
+		if (per_cpu(letter, cpu) != 'x')
+			percpu_check(c, "number after a visit", cpu, per_cpu(number, cpu),
+				     NUMBER + cpu);
+
+	view->checks = c;
+	view->memory = bytes;
+	view->size = sizeof(bytes);
+	percpu_on_each_cpu(percpu_view_visit_zeroes, view);
+	percpu_view_compare(view);
+}
+
+static int __init percpu_visitor_init(void)
+{
+	struct percpu_view *view = kzalloc(sizeof(*view), GFP_KERNEL);
+	struct percpu_checks checks = { };
+
+	if (!view)
+		return -ENOMEM;
+	check_all(&checks, view);
+	kfree(view);
+	if (!checks.failed)
+		return 0;
+	pr_err("%lu of %lu checks failed: %s\n", checks.failed, checks.done, checks.first);
+
+	return -EIO;
+}
+
+static void __exit percpu_visitor_exit(void) { }
+
+module_init(percpu_visitor_init);
+module_exit(percpu_visitor_exit);
+
+MODULE_DESCRIPTION("Static per-CPU variables that come and go");
+MODULE_LICENSE("GPL");
