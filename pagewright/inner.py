@@ -104,8 +104,10 @@ def lay_out(target: Path, name: str) -> Path:
     with tarfile.open(packages) as archive:
         wanted = [n for n in archive.getnames() if n not in there and _is_wanted(n)]
     target.mkdir()
-    command = ["tar", "-x", "--no-same-owner", "-f", packages, "-C", target, "-T", "-"]
-    start(command, stdin="\n".join(wanted))
+    start(
+        ["tar", "-x", "--no-same-owner", "-f", packages, "-C", target, "-T", "-"],
+        stdin="\n".join(wanted),
+    )
     (target / "boot").mkdir()
     shutil.copy(build.ensure(name).image, target / "boot" / "Image")
     return target

@@ -18,9 +18,10 @@
  *
  * So a chunk is at the same offset in every area and in the local region, and groups, of
  * which each unit is one, are a stride apart. The architecture makes the local region show
- * the area of the CPU's unit, page by page, as pages of that are mapped and unmapped
- * (arch_local_percpu_map()). What remains to be done here is to give out the offsets, and
- * to flush the local addresses along with the others.
+ * the area of the CPU's unit: it is told when pages were mapped in the areas
+ * (arch_local_percpu_map()), and must see by itself to it that pages that are unmapped there
+ * go locally, too. What remains to be done here is to give out the offsets, and to flush
+ * the local addresses along with the others.
  *
  * The first chunk is in this space as well, and also in the linear map, where nobody uses
  * it. This file is included by percpu.c.
@@ -182,7 +183,8 @@ int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 	if (!ai)
 		panic("percpu: no memory for the description of the areas\n");
 
-	pages_size = (ai->unit_size >> PAGE_SHIFT) * sizeof(*pages);
+	/* Unaligned allocations cannot be freed. */
+	pages_size = PFN_ALIGN((ai->unit_size >> PAGE_SHIFT) * sizeof(*pages));
 	pages = memblock_alloc(pages_size, SMP_CACHE_BYTES);
 	if (!pages)
 		panic("percpu: no memory for a list of pages\n");

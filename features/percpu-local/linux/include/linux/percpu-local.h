@@ -26,18 +26,23 @@ struct local_percpu_space {
 	unsigned long local;
 };
 
+typedef int (pcpu_fc_cpu_to_node_fn_t)(int cpu);
+
 #ifdef CONFIG_HAVE_LOCAL_PER_CPU_MAP
 
 int arch_local_percpu_init(struct local_percpu_space *space, unsigned int nr_units);
 void arch_local_percpu_map(unsigned long start, unsigned long end);
 
-typedef int (pcpu_fc_cpu_to_node_fn_t)(int cpu);
 int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 			   pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn);
 
 #else
 
-#define pcpu_local_first_chunk(reserved_size, dyn_size, cpu_to_nd_fn)	(-ENODEV)
+static inline int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
+					 pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
+{
+	return -ENODEV;
+}
 
 #endif /* CONFIG_HAVE_LOCAL_PER_CPU_MAP */
 

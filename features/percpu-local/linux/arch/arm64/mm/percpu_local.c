@@ -55,9 +55,7 @@ static_assert(!(_PAGE_END(VA_BITS_MIN) & PERCPU_LOCAL_BIT));
 static_assert(PERCPU_AREAS_END > PERCPU_AREAS_START && PERCPU_AREAS_END <= VMEMMAP_START);
 static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
 
-/* So much per-CPU data each CPU can have, if there is room. */
-#define MAX_AREA_SIZE	SZ_1G
-/* And so much it must be able to have: the first chunk and a few more. */
+/* So much per-CPU data each CPU must be able to have: the first chunk and a few more. */
 #define MIN_AREA_SIZE	SZ_8M
 
 /* One for each possible CPU, by its number. Written at boot. */
@@ -73,8 +71,7 @@ static bool wanted __initdata = true;
 static int __init parse_percpu_local_map(char *arg)
 {
 	if (!arg || kstrtobool(arg, &wanted)) {
-		pr_err("percpu_local_map=%s is not understood, say 0 or 1: 1 it is\n",
-		       arg ?: "");
+		pr_err("percpu_local_map=%s is not understood, say 0 or 1\n", arg ?: "");
 		return -EINVAL;
 	}
 	return 0;
@@ -156,12 +153,13 @@ static u64 __init private_table(unsigned int cpu, u64 shared, void **copy)
  */
 #define make_private(cpu, entry, type, shared, copy)				\
 ({										\
-	u64 __desc = type##_val(*(entry));					\
+	typeof(entry) __entry = (entry);					\
+	u64 __desc = type##_val(*__entry);					\
 										\
 	if (__desc == (shared)) {						\
 		__desc = private_table(cpu, __desc, copy);			\
 		if (__desc)							\
-			WRITE_ONCE(*(entry), __##type(__desc));			\
+			WRITE_ONCE(*__entry, __##type(__desc));			\
 	}									\
 	__desc;									\
 })
@@ -170,29 +168,39 @@ static u64 __init private_table(unsigned int cpu, u64 shared, void **copy)
 static int __init make_path(unsigned int cpu, struct percpu_local_table *table,
 			    unsigned long addr)
 {
-	pgd_t *pgdp = pgd_offset_pgd(table->pgd, addr);
-	u64 shared = pgd_val(*pgd_offset_k(addr));
-	p4d_t *p4dp;
-	pud_t *pudp;
+	pgd_t *pgdp = pgd_offset_pgd(table->pgd, addr), *kernel_pgdp = pgd_offset_k(addr);
+	p4d_t *p4dp, *kernel_p4dp = NULL;
+	pud_t *pudp, *kernel_pudp = NULL;
+	u64 shared;
 
+	/* A level that is folded is the one above it: there is no entry to look at. */
 	if (pgtable_l5_enabled()) {
+		shared = pgd_val(*kernel_pgdp);
 		if (!make_private(cpu, pgdp, pgd, shared, &table->second_level))
 			return -ENOMEM;
-		shared = shared ? p4d_val(*p4d_offset(pgd_offset_k(addr), addr)) : 0;
+		if (shared)
+			kernel_p4dp = p4d_offset(kernel_pgdp, addr);
+	} else {
+		kernel_p4dp = p4d_offset(kernel_pgdp, addr);
 	}
 
 	p4dp = p4d_offset(pgdp, addr);
 	if (pgtable_l4_enabled()) {
+		shared = kernel_p4dp ? p4d_val(*kernel_p4dp) : 0;
 		if (!make_private(cpu, p4dp, p4d, shared, &table->second_level))
 			return -ENOMEM;
-		shared = shared ? pud_val(*pud_offset(p4d_offset(pgd_offset_k(addr), addr),
-						      addr)) : 0;
+		if (shared)
+			kernel_pudp = pud_offset(kernel_p4dp, addr);
+	} else {
+		kernel_pudp = pud_offset(kernel_p4dp, addr);
 	}
 
 	pudp = pud_offset(p4dp, addr);
-	if (!__is_defined(__PAGETABLE_PMD_FOLDED) &&
-	    !make_private(cpu, pudp, pud, shared, &table->second_level))
-		return -ENOMEM;
+	if (!__is_defined(__PAGETABLE_PMD_FOLDED)) {
+		shared = kernel_pudp ? pud_val(*kernel_pudp) : 0;
+		if (!make_private(cpu, pudp, pud, shared, &table->second_level))
+			return -ENOMEM;
+	}
 
 	return 0;
 }
@@ -237,13 +245,13 @@ static bool __init lay_out(unsigned int nr_units)
 	space.local = local;
 	space.areas = PERCPU_AREAS_START + offset;
 	space.stride = round_down((PERCPU_AREAS_END - PERCPU_AREAS_START) / nr_units, PMD_SIZE);
-	space.stride = min(space.stride, MAX_AREA_SIZE + PMD_SIZE);
+	space.stride = min(space.stride, PERCPU_LOCAL_MAX + PMD_SIZE);
 	/* No table has ptes of two areas. */
 	if (space.stride <= offset)
 		return false;
-	space.size = round_down(min(space.stride - offset, MAX_AREA_SIZE), PAGE_SIZE);
+	space.size = round_down(min(space.stride - offset, PERCPU_LOCAL_MAX), PAGE_SIZE);
 
-	return space.size >= MIN_AREA_SIZE;
+	return space.size >= MIN_AREA_SIZE && space.local + space.size <= PERCPU_AREAS_START;
 }
 
 /**
@@ -284,6 +292,7 @@ int __init arch_local_percpu_init(struct local_percpu_space *result, unsigned in
 
 no_memory:
 	/* As the areas themselves need more memory than this, there is no point in tidying. */
+	tables = NULL;
 	percpu_local_second_level = 0;
 	pr_warn("no local map: no memory for tables\n");
 	return -ENOMEM;
@@ -321,9 +330,6 @@ void arch_local_percpu_map(unsigned long start, unsigned long end)
 
 /* The tables in use */
 
-typedef void ttbr_replace_fn(phys_addr_t ttbr1);
-extern ttbr_replace_fn idmap_cpu_replace_ttbr1;
-
 /**
  * percpu_local_install_boot_cpu() - put the boot CPU on its table
  *
@@ -337,29 +343,26 @@ void __init percpu_local_install_boot_cpu(void)
 
 /**
  * percpu_local_install() - put this CPU on its table
- * @cpu: its number
  *
- * Context: just out of reset, on swapper_pg_dir; the ID map is in TTBR0 and interrupts are
- * masked. No this_cpu_*() may have been used before, so it is called first of all, and
- * nothing in it may be instrumented.
+ * Context: called by assembly code, just out of reset or back in the image that hibernation
+ * has restored, on swapper_pg_dir, with current, the per-CPU offset and the stack in place
+ * and interrupts masked. What is in TTBR0 is replaced by the ID map, which the caller gets
+ * rid of. No this_cpu_*() may have been used before, so it is the first C code, and nothing
+ * in it may be instrumented.
  */
-void noinstr percpu_local_install(unsigned int cpu)
+asmlinkage void noinstr percpu_local_install(void)
 {
-	ttbr_replace_fn *replace = (ttbr_replace_fn *)__pa_symbol(idmap_cpu_replace_ttbr1);
+	ttbr_replace_fn_t *replace;
 
-	if (enabled)
-		replace(phys_to_ttbr(tables[cpu].phys));
-}
+	if (!enabled)
+		return;
 
-/**
- * percpu_local_resume() - put this CPU back on its table, after it lost its state
- *
- * Context: as of percpu_local_install(); called by cpu_resume, with the per-CPU offset and
- * the stack back.
- */
-asmlinkage void noinstr percpu_local_resume(void)
-{
-	percpu_local_install(raw_smp_processor_id());
+	/* Hibernation comes with one page of its own in TTBR0. */
+	if (read_sysreg(ttbr0_el1) != phys_to_ttbr(__pa_symbol_nodebug(idmap_pg_dir)))
+		cpu_install_ttbr0(phys_to_ttbr(__pa_symbol_nodebug(idmap_pg_dir)), idmap_t0sz);
+
+	replace = (ttbr_replace_fn_t *)__pa_symbol_nodebug(idmap_cpu_replace_ttbr1);
+	replace(phys_to_ttbr(tables[raw_smp_processor_id()].phys));
 }
 
 /**
@@ -405,6 +408,33 @@ void __init percpu_local_sync_trampoline(void)
 
 	for_each_possible_cpu(cpu)
 		memcpy((void *)tables[cpu].pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, PAGE_SIZE);
+}
+
+/**
+ * percpu_local_sync_second_level() - entries of the common second level were set in place
+ *
+ * The code that makes mappings with swapper_pg_dir as an argument reaches tables through
+ * the fixmap, where they are not recognized. It only adds entries.
+ *
+ * Context: process, fixmap_lock; nobody removes memory meanwhile.
+ */
+void percpu_local_sync_second_level(void)
+{
+	const u64 *entries = (u64 *)percpu_local_second_level;
+	unsigned int cpu, i;
+
+	if (!entries)
+		return;
+
+	for_each_possible_cpu(cpu) {
+		u64 *copies = tables[cpu].second_level;
+
+		for (i = 0; i < PAGE_SIZE / sizeof(u64); i++)
+			if (READ_ONCE(entries[i]) && !READ_ONCE(copies[i]))
+				WRITE_ONCE(copies[i], entries[i]);
+	}
+	dsb(ishst);
+	isb();
 }
 
 /* Make @copies differ from @entries on the path to the local region only. */

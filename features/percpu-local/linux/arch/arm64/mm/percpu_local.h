@@ -18,6 +18,10 @@ struct percpu_local_table {
 	void *second_level;
 };
 
+/* In proc.S; to be called in the ID map. */
+typedef void ttbr_replace_fn_t(phys_addr_t ttbr1);
+extern ttbr_replace_fn_t idmap_cpu_replace_ttbr1;
+
 const struct percpu_local_table *percpu_local_table_of(unsigned int cpu);
 const struct local_percpu_space *percpu_local_space(void);
 

@@ -73,6 +73,11 @@ static u64 leaf_at(pgd_t *pgdir, unsigned long addr)
 	return entry ? pte_val(__ptep_get(entry)) : 0;
 }
 
+static phys_addr_t phys_of(unsigned long addr)
+{
+	return __pte_to_phys(__pte(leaf_at(swapper_pg_dir, addr))) + offset_in_page(addr);
+}
+
 /*
  * A table differs from the kernel's where the path to the local region begins: in one
  * entry, or in two if the region lies across the border between them.
@@ -197,12 +202,12 @@ static void pointers_lead_into_the_space(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, ptr - area,
 				(__force unsigned long)dynamic - (unsigned long)__per_cpu_start);
 		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(per_cpu_ptr(&variable, cpu)),
-				__pte_to_phys(__pte(leaf_at(swapper_pg_dir,
-							    (unsigned long)per_cpu_ptr(&variable, cpu)))) +
-				offset_in_page(&variable));
+				phys_of((unsigned long)per_cpu_ptr(&variable, cpu)));
 		KUNIT_EXPECT_FALSE(test, is_vmalloc_addr(per_cpu_ptr(dynamic, cpu)));
 	}
-	KUNIT_EXPECT_LE(test, space->areas + unit * space->stride, PERCPU_AREAS_END);
+	KUNIT_EXPECT_LE(test, space->areas + (unit - 1) * space->stride + space->size,
+			PERCPU_AREAS_END);
+	KUNIT_EXPECT_LE(test, space->local + space->size, PERCPU_AREAS_START);
 	free_percpu(dynamic);
 }
 
@@ -248,7 +253,7 @@ static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(local_regions_show_the_areas),
 	KUNIT_CASE(pointers_lead_into_the_space),
 	KUNIT_CASE(new_top_level_entries_reach_all),
-	{}
+	{ }
 };
 
 static struct kunit_suite percpu_local_suite = {
@@ -256,4 +261,5 @@ static struct kunit_suite percpu_local_suite = {
 	.init = needs_local_map,
 	.test_cases = percpu_local_cases,
 };
+
 kunit_test_suite(percpu_local_suite);

@@ -34,7 +34,7 @@ static __always_inline bool has_local_map(void)
 })
 
 /* A loop of an exclusive pair: @calc makes %[new] of %[old] and %[val]. */
-#define llsc(ptr, w, sfx, sz, val, calc)					\
+#define llsc(ptr, sz, w, sfx, val, calc)					\
 ({										\
 	unsigned long __old, __new;						\
 	unsigned int __fail;							\
@@ -49,7 +49,7 @@ static __always_inline bool has_local_map(void)
 	(u##sz)__old;								\
 })
 
-#define SLOW_OPS(w, sfx, sz)							\
+#define SLOW_OPS(sz, w, sfx)							\
 noinstr unsigned long __pcp_slow_read_##sz(void *ptr)				\
 {										\
 	unsigned long ret;							\
@@ -68,7 +68,7 @@ EXPORT_SYMBOL(__pcp_slow_write_##sz);						\
 noinstr void __pcp_slow_add_##sz(void *ptr, unsigned long val)			\
 {										\
 	if (has_local_map())							\
-		llsc(ptr, w, sfx, sz, val, "add %x[new], %x[old], %x[_val]");	\
+		llsc(ptr, sz, w, sfx, val, "add %x[new], %x[old], %x[_val]");	\
 	else									\
 		classic(ptr, sz, __percpu_add_case_##sz(__ptr, val));		\
 }										\
@@ -77,7 +77,7 @@ EXPORT_SYMBOL(__pcp_slow_add_##sz);						\
 noinstr void __pcp_slow_andnot_##sz(void *ptr, unsigned long val)		\
 {										\
 	if (has_local_map())							\
-		llsc(ptr, w, sfx, sz, val, "bic %x[new], %x[old], %x[_val]");	\
+		llsc(ptr, sz, w, sfx, val, "bic %x[new], %x[old], %x[_val]");	\
 	else									\
 		classic(ptr, sz, __percpu_andnot_case_##sz(__ptr, val));	\
 }										\
@@ -86,7 +86,7 @@ EXPORT_SYMBOL(__pcp_slow_andnot_##sz);						\
 noinstr void __pcp_slow_or_##sz(void *ptr, unsigned long val)			\
 {										\
 	if (has_local_map())							\
-		llsc(ptr, w, sfx, sz, val, "orr %x[new], %x[old], %x[_val]");	\
+		llsc(ptr, sz, w, sfx, val, "orr %x[new], %x[old], %x[_val]");	\
 	else									\
 		classic(ptr, sz, __percpu_or_case_##sz(__ptr, val));		\
 }										\
@@ -98,7 +98,7 @@ noinstr unsigned long __pcp_slow_add_return_##sz(void *ptr, unsigned long val)	\
 										\
 	if (has_local_map())							\
 		return (u##sz)(val +						\
-			       llsc(ptr, w, sfx, sz, val, "add %x[new], %x[old], %x[_val]"));	\
+			       llsc(ptr, sz, w, sfx, val, "add %x[new], %x[old], %x[_val]"));	\
 	classic(ptr, sz, ret = __percpu_add_return_case_##sz(__ptr, val));	\
 	return ret;								\
 }										\
@@ -109,7 +109,7 @@ noinstr unsigned long __pcp_slow_xchg_##sz(void *ptr, unsigned long val)	\
 	unsigned long ret;							\
 										\
 	if (has_local_map())							\
-		return llsc(ptr, w, sfx, sz, val, "mov %x[new], %x[_val]");	\
+		return llsc(ptr, sz, w, sfx, val, "mov %x[new], %x[_val]");	\
 	classic(ptr, sz, ret = arch_xchg_relaxed(__ptr, (u##sz)val));		\
 	return ret;								\
 }										\
@@ -140,10 +140,10 @@ __pcp_slow_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
 }										\
 EXPORT_SYMBOL(__pcp_slow_cmpxchg_##sz)
 
-SLOW_OPS(w, b, 8);
-SLOW_OPS(w, h, 16);
-SLOW_OPS(w, , 32);
-SLOW_OPS(x, , 64);
+SLOW_OPS(8, w, b);
+SLOW_OPS(16, w, h);
+SLOW_OPS(32, w,);
+SLOW_OPS(64, x,);
 
 noinstr u128 __pcp_slow_cmpxchg_128(void *ptr, u128 old, u128 new)
 {

@@ -3,6 +3,7 @@
 #define __ASM_PERCPU_LOCAL_H
 
 #include <linux/init.h>
+#include <linux/linkage.h>
 #include <linux/types.h>
 
 #ifdef CONFIG_ARM64_PERCPU_LOCAL_MAP
@@ -15,9 +16,9 @@ extern unsigned long percpu_local_second_level;
 
 bool percpu_local_enabled(void);
 void percpu_local_install_boot_cpu(void);
-void percpu_local_install(unsigned int cpu);
-void percpu_local_resume(void);
+asmlinkage void percpu_local_install(void);
 void percpu_local_mirror(void *entry, u64 desc);
+void percpu_local_sync_second_level(void);
 void percpu_local_sync_trampoline(void);
 void percpu_local_sync_nonglobal(void);
 void percpu_local_ptdump_register(const struct ptdump_info *kernel);
@@ -36,8 +37,8 @@ struct ptdump_state;
 
 static inline bool percpu_local_enabled(void) { return false; }
 static inline void percpu_local_install_boot_cpu(void) { }
-static inline void percpu_local_install(unsigned int cpu) { }
 static inline void percpu_local_mirror(void *entry, u64 desc) { }
+static inline void percpu_local_sync_second_level(void) { }
 static inline void percpu_local_sync_trampoline(void) { }
 static inline void percpu_local_sync_nonglobal(void) { }
 static inline void percpu_local_ptdump_register(const struct ptdump_info *kernel) { }

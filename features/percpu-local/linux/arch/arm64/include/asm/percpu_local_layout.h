@@ -8,9 +8,9 @@
  *
  *  - The local region. A per-CPU pointer, which is an address in or shortly after the
  *    image's per-CPU section, becomes an address of the local region by setting
- *    PERCPU_LOCAL_BIT, which is one ORR. So the region moves with the image under KASLR.
- *    As the image is in the first three quarters of the lower half, the region is in the
- *    first three of the upper one.
+ *    PERCPU_LOCAL_BIT, which is one ORR. So the region moves with the image under KASLR,
+ *    which keeps the image and PERCPU_LOCAL_MAX bytes in the first three quarters of the
+ *    lower half. So the region is in the first three of the upper one.
  *  - In the last quarter, the areas of all CPUs, which per_cpu_ptr() points into.
  */
 #ifndef __ASM_PERCPU_LOCAL_LAYOUT_H
@@ -22,7 +22,7 @@
  * With room for the struct pages of a linear map of 52 bits, vmemmap takes a quarter of
  * the space of 16 KiB pages and half of that of 4 KiB pages.
  */
-#if VA_BITS > VA_BITS_MIN && !defined(CONFIG_ARM64_64K_PAGES)
+#if !defined(CONFIG_ARM64_64K_PAGES) && (VA_BITS) > (VA_BITS_MIN)
 #define PERCPU_LOCAL_SHIFT	(VA_BITS_MIN - 3)
 #else
 #define PERCPU_LOCAL_SHIFT	(VA_BITS_MIN - 2)
@@ -30,12 +30,14 @@
 
 #define PERCPU_LOCAL_BIT	(UL(1) << PERCPU_LOCAL_SHIFT)
 
+/* So much per-CPU data each CPU can have, if there is room. */
+#define PERCPU_LOCAL_MAX	SZ_1G
+
 #define PERCPU_UPPER_START	(_PAGE_END(VA_BITS_MIN) + PERCPU_LOCAL_BIT)
 #define PERCPU_AREAS_START	(PERCPU_UPPER_START + PERCPU_LOCAL_BIT / 4 * 3)
-#if VA_BITS > VA_BITS_MIN && !defined(CONFIG_ARM64_64K_PAGES)
-#define PERCPU_AREAS_END	(PERCPU_UPPER_START + PERCPU_LOCAL_BIT)
-#else
-#define PERCPU_AREAS_END	(VMEMMAP_START - SZ_8M)
-#endif
+/* For C; vmemmap may begin below the end of the upper half. */
+#define PERCPU_AREAS_END							\
+	(VMEMMAP_START - SZ_8M < PERCPU_UPPER_START + PERCPU_LOCAL_BIT ?	\
+	 VMEMMAP_START - SZ_8M : PERCPU_UPPER_START + PERCPU_LOCAL_BIT)
 
 #endif /* __ASM_PERCPU_LOCAL_LAYOUT_H */

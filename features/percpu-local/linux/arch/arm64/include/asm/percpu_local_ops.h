@@ -26,7 +26,7 @@
  * The compiler knows an access by the per-CPU pointer's own address: no C code may access
  * that, but it can be the same variable as far as this_cpu_ptr() tells the compiler.
  */
-#define __PCP_LOCAL_RW(w, sfx, sz)						\
+#define __PCP_LOCAL_RW(sz, w, sfx)						\
 static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)		\
 {										\
 	unsigned long ret;							\
@@ -46,7 +46,7 @@ static __always_inline void __pcp_local_write_##sz(void *ptr, unsigned long val)
 }
 
 /* Load and store in one, LSE: [ret] is what was there before. */
-#define __PCP_LOCAL_RMW(w, sfx, sz, name, insn)					\
+#define __PCP_LOCAL_RMW(sz, w, sfx, name, insn)					\
 static __always_inline unsigned long						\
 __pcp_local_##name##_##sz(void *ptr, unsigned long val)				\
 {										\
@@ -60,7 +60,7 @@ __pcp_local_##name##_##sz(void *ptr, unsigned long val)				\
 	return (u##sz)ret;							\
 }
 
-#define __PCP_LOCAL_CMPXCHG(w, sfx, sz)						\
+#define __PCP_LOCAL_CMPXCHG(sz, w, sfx)						\
 static __always_inline unsigned long						\
 __pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
 {										\
@@ -72,18 +72,18 @@ __pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
 	return (u##sz)old;							\
 }
 
-#define __PCP_LOCAL_OPS(w, sfx, sz)						\
-	__PCP_LOCAL_RW(w, sfx, sz)						\
-	__PCP_LOCAL_RMW(w, sfx, sz, fetch_add, ldadd)				\
-	__PCP_LOCAL_RMW(w, sfx, sz, fetch_andnot, ldclr)			\
-	__PCP_LOCAL_RMW(w, sfx, sz, fetch_or, ldset)				\
-	__PCP_LOCAL_RMW(w, sfx, sz, xchg, swp)					\
-	__PCP_LOCAL_CMPXCHG(w, sfx, sz)
+#define __PCP_LOCAL_OPS(sz, w, sfx)						\
+	__PCP_LOCAL_RW(sz, w, sfx)						\
+	__PCP_LOCAL_RMW(sz, w, sfx, fetch_add, ldadd)				\
+	__PCP_LOCAL_RMW(sz, w, sfx, fetch_andnot, ldclr)			\
+	__PCP_LOCAL_RMW(sz, w, sfx, fetch_or, ldset)				\
+	__PCP_LOCAL_RMW(sz, w, sfx, xchg, swp)					\
+	__PCP_LOCAL_CMPXCHG(sz, w, sfx)
 
-__PCP_LOCAL_OPS(w, b, 8)
-__PCP_LOCAL_OPS(w, h, 16)
-__PCP_LOCAL_OPS(w, , 32)
-__PCP_LOCAL_OPS(x, , 64)
+__PCP_LOCAL_OPS(8, w, b)
+__PCP_LOCAL_OPS(16, w, h)
+__PCP_LOCAL_OPS(32, w,)
+__PCP_LOCAL_OPS(64, x,)
 
 #undef __PCP_LOCAL_OPS
 #undef __PCP_LOCAL_CMPXCHG
