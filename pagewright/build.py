@@ -39,6 +39,8 @@ RECIPES = {
     "patched-16k": Recipe(("virt", "pages-16k", "preempt-dynamic"), patched=True),
     "base-64k": Recipe(("virt", "pages-64k", "preempt-dynamic"), patched=False),
     "patched-64k": Recipe(("virt", "pages-64k", "preempt-dynamic"), patched=True),
+    "base-kvm-4k": Recipe(("virt", "pages-4k", "preempt-dynamic", "kvm"), patched=False),
+    "patched-kvm-4k": Recipe(("virt", "pages-4k", "preempt-dynamic", "kvm"), patched=True),
     "base-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=False),
     "patched-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=True),
 }

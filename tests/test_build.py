@@ -69,5 +69,7 @@ def test_symbol_off_leaves_no_code_of_the_feature(feature):
 def test_every_build_boots(name, machine):
     guest = machine(name)
     sizes = {"4k": "4096", "16k": "16384", "64k": "65536"}
-    assert guest.check("getconf PAGESIZE") in [sizes[part] for part in name.split("-") if part in sizes]
+    assert guest.check("getconf PAGESIZE") in [
+        sizes[part] for part in name.split("-") if part in sizes
+    ]
     assert guest.warnings() == ""

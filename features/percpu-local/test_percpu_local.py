@@ -91,9 +91,7 @@ def test_what_user_space_sees(machine):
     assert "pcpu_get_vm_areas" not in place.check("cat /proc/vmallocinfo")
     percpu = kilobytes(place, "Percpu")
     off = machine(smp=4, append="percpu_local_map=0")
-    assert percpu == pytest.approx(
-        kilobytes(off, "Percpu"), rel=0.2
-    )
+    assert percpu == pytest.approx(kilobytes(off, "Percpu"), rel=0.2)
 
 
 def local_section(table: str) -> list[str]:

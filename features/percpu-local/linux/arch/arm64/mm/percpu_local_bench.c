@@ -53,11 +53,20 @@ struct operation {
 	operation_fn more;
 };
 
-static DEFINE_PER_CPU(u8, variable_u8);
-static DEFINE_PER_CPU(u16, variable_u16);
-static DEFINE_PER_CPU(u32, variable_u32);
-static DEFINE_PER_CPU(u64, variable_u64);
-static DEFINE_PER_CPU_ALIGNED(u128, variable_u128);
+/*
+ * A variable under two names: by the second it looks like one of another file,
+ * and the compiler does not form its address from that of a neighbour.
+ */
+#define DEFINE_VARIABLE(type)						\
+static DEFINE_PER_CPU_ALIGNED(type, storage_##type) __used;		\
+DECLARE_PER_CPU(type, variable_##type);					\
+asm(".set variable_" #type ", storage_" #type)
+
+DEFINE_VARIABLE(u8);
+DEFINE_VARIABLE(u16);
+DEFINE_VARIABLE(u32);
+DEFINE_VARIABLE(u64);
+DEFINE_VARIABLE(u128);
 
 #define once(...)	__VA_ARGS__
 #define four(...)	do { __VA_ARGS__; __VA_ARGS__; __VA_ARGS__; __VA_ARGS__; } while (0)

@@ -35,9 +35,9 @@
 
 #define PERCPU_UPPER_START	(_PAGE_END(VA_BITS_MIN) + PERCPU_LOCAL_BIT)
 #define PERCPU_AREAS_START	(PERCPU_UPPER_START + PERCPU_LOCAL_BIT / 4 * 3)
-/* For C; vmemmap may begin below the end of the upper half. */
+/* For C; vmemmap may begin below the end of the upper half, which may be that of all. */
 #define PERCPU_AREAS_END							\
-	(VMEMMAP_START - SZ_8M < PERCPU_UPPER_START + PERCPU_LOCAL_BIT ?	\
+	(VMEMMAP_START - SZ_8M - 1 < PERCPU_UPPER_START + (PERCPU_LOCAL_BIT - 1) ?	\
 	 VMEMMAP_START - SZ_8M : PERCPU_UPPER_START + PERCPU_LOCAL_BIT)
 
 #endif /* __ASM_PERCPU_LOCAL_LAYOUT_H */

@@ -1,0 +1,68 @@
+"""The experiments measure what they say, and the feature keeps its promises."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagewright import measure, workspace
+from pagewright.machine import boot
+from pagewright.place import options_for
+
+SPACE = workspace.find()
+TESTS = "/usr/lib/tests"
+
+pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU")
+
+
+@pytest.fixture(scope="module")
+def figures():
+    """The quick experiment's values, by group and name of the figure and then by side."""
+    experiment = measure.load(SPACE, "percpu-local")
+    report = measure.measure(SPACE, experiment, measure.base_and_patched(), quick=True)
+    return {(figure.group, figure.name): figure.values for figure in report.figures}
+
+
+@pytest.fixture(scope="module")
+def operations(figures):
+    """Instructions of each operation on 8 bytes, in a function of its own."""
+    found = {
+        name: values for (group, name), values in figures.items() if group.endswith("of its own")
+    }
+    assert len(found) == 10
+    return found
+
+
+def test_an_operation_is_a_few_instructions(operations):
+    # One more for the NOP that chooses at boot.
+    assert operations["inc 8"]["patched"] <= 6 + 1
+    assert operations["read 8"]["patched"] <= 4 + 1
+    for name, values in operations.items():
+        assert values["patched"] < values["base"] / 2, name
+
+
+def test_workloads_count_kernel_and_programs(figures):
+    for (group, name), values in figures.items():
+        if group.startswith("instructions of"):
+            assert all(value > 0 for value in values.values()), name
+    kernel = figures["instructions of the kernel, 4 CPUs", "stress-ng --fork"]
+    assert kernel["patched"] < kernel["base"]
+
+
+def test_the_counts_are_those_of_icount():
+    """Kernel and programs together are what the virtual counter says."""
+    loop = "busybox sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done'"
+    count = f"{TESTS}/percpu-local/count"
+    with boot(options_for("base-4k", icount=True, count=True, smp=4)) as machine:
+        machine.check(loop)
+        output = machine.check(f"{TESTS}/linear-map/instructions {count} {loop}")
+        empty = machine.check(f"{TESTS}/linear-map/instructions {count} true")
+    found, none = (
+        {key: int(number) for key, number in re.findall(r"(\w+)=(\d+)", text)}
+        for text in (output, empty)
+    )
+    total = found["instructions"] - none["instructions"]
+    counted = sum(found[key] - none[key] for key in ("kernel", "user"))
+    assert counted == pytest.approx(total, rel=0.01)
+    assert found["user"] > 10 * found["kernel"]

@@ -1,0 +1,144 @@
+"""Everybody operates on per-CPU variables at once while everything moves, and all adds up.
+
+The modules know only the kernel's generic API and pass on any kernel, so the same tests on the
+base kernel (--full) show that it is they who are right. All they do is bounded by counts.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagewright import ktap, source, workspace
+from pagewright.machine import Machine
+from pagewright.place import DEFAULT_CPU
+
+NMI = "irqchip.gicv3_pseudo_nmi=1"
+# No LSE, no VHE: what is one instruction elsewhere is a loop of exclusive accesses here.
+OLD_CPU = "cortex-a72"
+
+# Loads and unloads the visitor until the torture ends, and says how often, and how it ended.
+TORTURE = """
+dmesg -c >/dev/null
+modprobe percpu_local_torture {parameters} & torture=$!
+visits=0
+while kill -0 $torture 2>/dev/null; do
+    modprobe percpu_local_visitor && rmmod percpu_local_visitor || exit 1
+    visits=$((visits + 1))
+done
+wait $torture
+echo "status $? visits $visits"
+"""
+
+
+def log_of(module: str, place: Machine) -> str:
+    """Return what a module has said, without what the log puts in front."""
+    said = re.findall(rf"^\[ *[\d.]+\] {module}: (.*)$", place.check("dmesg"), re.MULTILINE)
+    return "\n".join(said)
+
+
+def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> dict[str, str]:
+    """Run the modules; each result of the torture is one of ours. Return the outcomes."""
+    ended = place.check(TORTURE.format(parameters=parameters), timeout=1800)
+    log = log_of("percpu_local_torture", place)
+    cases = ktap.parse(log, source.ensure(workspace.find()).path)
+    ktap.report(cases, subtests)
+    assert re.search(r"^status 0 visits [1-9]", ended, re.MULTILINE), f"{ended}\n{log}"
+    assert log_of("percpu_local_visitor", place) == ""
+    place.check("rmmod percpu_local_torture")
+    assert place.warnings() == ""
+    return {case.name: case.outcome for case in cases}
+
+
+def has_counters(place: Machine) -> bool:
+    """Say whether the kernel has a driver for the processor's counters, which can interrupt."""
+    return place.run("zcat /proc/config.gz | grep -q CONFIG_ARM_PMUV3=y").status == 0
+
+
+def check_nmis(place: Machine, outcomes: dict[str, str]) -> None:
+    if has_counters(place):
+        assert outcomes["nmis_run"] == "pass"
+
+
+def stop_at_any_instruction(place: Machine) -> None:
+    """Have QEMU take interrupts between any two instructions, not only where a block ends.
+
+    Without this a short sequence without a branch is never interrupted, so that what only
+    looks like one operation passes for one.
+    """
+    if place.fixed:
+        return
+    place.monitor("human-monitor-command", **{"command-line": "one-insn-per-tb on"})
+
+
+def full(*values: object) -> object:
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize(
+    ("build", "smp", "cpu", "append"),
+    [
+        ("patched-4k", 4, DEFAULT_CPU, NMI),
+        full("patched-4k", 1, DEFAULT_CPU, ""),
+        full("patched-4k", 2, DEFAULT_CPU, ""),
+        full("patched-4k", 16, DEFAULT_CPU, NMI),
+        full("patched-4k", 4, DEFAULT_CPU, "percpu_local_map=0"),
+        full("patched-4k", 4, DEFAULT_CPU, "kpti=on"),
+        full("patched-4k", 4, DEFAULT_CPU, f"id_aa64mmfr1.vh=0 {NMI}"),
+        full("patched-4k", 4, OLD_CPU, ""),
+        full("base-4k", 4, DEFAULT_CPU, NMI),
+        full("base-4k", 4, OLD_CPU, ""),
+        full("debug-4k", 4, DEFAULT_CPU, NMI),
+        full("debug-4k", 4, DEFAULT_CPU, "percpu_local_map=0"),
+        full("patched-voluntary-4k", 4, DEFAULT_CPU, ""),
+        full("patched-16k", 4, DEFAULT_CPU, ""),
+        full("patched-64k", 4, DEFAULT_CPU, ""),
+    ],
+)
+def test_all_at_once(machine, subtests, build, smp, cpu, append):
+    place = machine(build, smp=smp, cpu=cpu, memory="2G", append=append)
+    outcomes = torture(place, subtests)
+    if NMI in append:
+        check_nmis(place, outcomes)
+
+
+@pytest.mark.parametrize(
+    ("build", "cpu", "append"),
+    [
+        ("patched-4k", DEFAULT_CPU, NMI),
+        full("patched-4k", DEFAULT_CPU, "percpu_local_map=0"),
+        full("patched-4k", OLD_CPU, ""),
+        full("base-4k", DEFAULT_CPU, NMI),
+        full("patched-voluntary-4k", DEFAULT_CPU, ""),
+    ],
+)
+def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append):
+    place = machine(build, smp=4, cpu=cpu, memory="2G", append=append)
+    stop_at_any_instruction(place)
+    outcomes = torture(place, subtests, "plugs=1 churns=0")
+    if NMI in append:
+        check_nmis(place, outcomes)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("build", ["patched-4k", "debug-4k"])
+def test_for_long(machine, subtests, build):
+    place = machine(build, smp=4, memory="2G", append=NMI)
+    stop_at_any_instruction(place)
+    torture(place, subtests, "rounds=20000 plugs=20 churns=6 chunks=6")
+
+
+@pytest.mark.full
+def test_cpus_are_unplugged_from_user_space_too(machine, subtests):
+    place = machine("patched-4k", smp=4, memory="2G")
+    place.check(
+        """
+        (while :; do for cpu in 1 2 3; do
+            echo 0 >/sys/devices/system/cpu/cpu$cpu/online
+            echo 1 >/sys/devices/system/cpu/cpu$cpu/online
+        done; done) >/dev/null 2>&1 & echo $! >/run/plugger
+        """
+    )
+    torture(place, subtests, "plugs=2")
+    place.check("kill $(cat /run/plugger); sleep 1; cat /sys/devices/system/cpu/online")
