@@ -25,6 +25,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/atomic.h>
+#include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/fs.h>
 #include <linux/hrtimer.h>
@@ -607,12 +608,19 @@ static int move_threads(void *arg)
 
 	while (!kthread_should_stop()) {
 		struct task_struct *task = thread[next_random(&a) % threads].task;
-		unsigned int cpu = cpumask_next(next_random(&a) % nr_cpu_ids, cpu_online_mask);
+		unsigned int cpu;
 
+		/*
+		 * Not to a CPU that goes: a kernel thread may ask for it, but nobody sees to it
+		 * that it leaves again in time.
+		 */
+		cpus_read_lock();
+		cpu = cpumask_next(next_random(&a) % nr_cpu_ids, cpu_active_mask);
 		if (cpu >= nr_cpu_ids || next_random(&a) % 4 == 0)
 			set_cpus_allowed_ptr(task, cpu_possible_mask);
 		else if (!set_cpus_allowed_ptr(task, cpumask_of(cpu)))
 			moves++;
+		cpus_read_unlock();
 		if (next_random(&a) % 4 == 0)
 			schedule_timeout_idle(1);
 		cond_resched();
