@@ -23,7 +23,8 @@ def test_tables_take_no_more_memory_than_with_rodata_on(values):
     gained = values["MemTotal gained"]
     # A page of tables for each 512 pages of 8 GiB.
     assert gained["rodata=on"] > 15 << 10
-    assert gained["patched"] >= 0.995 * gained["rodata=on"]
+    # What the patched image and its other features take besides is in both of its figures.
+    assert gained["patched"] - gained["nobbml2"] >= 0.995 * gained["rodata=on"]
     assert gained["nobbml2"] < 0.01 * gained["rodata=on"]
 
 

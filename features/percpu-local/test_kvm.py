@@ -52,11 +52,11 @@ done
 echo "rounds: $n"
 """
 
-# The base kernel says this now and then of a CPU that goes, on any machine and without KVM.
+# The base kernel says this now and then of a CPU that goes, without KVM too.
 NOT_VACATED = re.compile(r"Dying CPU not properly vacated!\n.*?end trace [^\n]*\n", re.DOTALL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def host(shared_machine, tmp_path_factory):
     """Boot a machine that can run the build it runs itself inside it."""
     overlays = {}
