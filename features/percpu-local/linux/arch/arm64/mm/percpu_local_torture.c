@@ -353,29 +353,37 @@ static void operate(struct actor *a)
 	WRITE_ONCE(a->rounds, a->rounds + 1);
 }
 
+/* Any change of what this CPU has in the arenas changes this, or nearly any. */
+static u64 checksum_of_copies(void)
+{
+	u64 sum = 0;
+	unsigned int i, j;
+
+	for (i = 0; i < NR_ARENAS; i++) {
+		const u64 *copy = (const u64 *)this_cpu_ptr(arenas[i]);
+
+		for (j = 0; j < sizeof(struct variables) / sizeof(u64); j++)
+			sum = sum * 31 + READ_ONCE(copy[j]);
+	}
+
+	return sum;
+}
+
 /* While interrupts are off only an NMI may change what this CPU has. */
 static void stay_still(struct actor *a)
 {
-	struct variables __percpu *v = arenas[next_random(a) % NR_ARENAS];
-	u64 sum[2] = { };
 	unsigned long flags, *nmis, before;
-	unsigned int i;
+	unsigned int wait = 1000;
+	u64 sum;
 
 	local_irq_save(flags);
 	nmis = &cpu_actors[smp_processor_id()].nmis;
 	before = READ_ONCE(*nmis);
-	for (i = 0; i < 2; i++) {
-		unsigned int wait = 200;
-
-		sum[i] = this_cpu_read(v->v64.add) ^ this_cpu_read(v->v64.inc_return) ^
-			 this_cpu_read(v->v64.xchg) ^ this_cpu_read(v->v32.try_cmpxchg) ^
-			 this_cpu_read(v->v16.add) ^ this_cpu_read(v->v8.own[TASK]) ^
-			 this_cpu_read(v->pair.count);
-		while (!i && wait--)
-			cpu_relax();
-	}
-	if (READ_ONCE(*nmis) == before)
-		percpu_check(&a->checks, "copy while interrupts are off", 0, sum[1], sum[0]);
+	sum = checksum_of_copies();
+	while (wait--)
+		cpu_relax();
+	if (checksum_of_copies() != sum && READ_ONCE(*nmis) == before)
+		percpu_check_failed(&a->checks, "copies change while interrupts are off", 0, 1, 0);
 	local_irq_restore(flags);
 }
 
@@ -397,7 +405,7 @@ static int operate_in_task(void *arg)
 			operate(&me->actor);
 			local_bh_enable();
 			break;
-		case 2:
+		case 2 ... 4:
 			stay_still(&me->actor);
 			fallthrough;
 		default:
