@@ -12,8 +12,10 @@ Two parts:
   own, and the sides take turns. The spread is what the runs of one side differ by: a change
   smaller than it says nothing.
 
-Sides: base is the unpatched kernel, off the patched one with percpu_local_map=0. Those of
-other builds have labels of the form "BUILD, SIDE", and tables of their own.
+Sides: base is the unpatched kernel, without the patched one with this feature's symbol off
+(which tells what this feature changes from what others do), off the patched one with
+percpu_local_map=0. Those of other builds have labels of the form "BUILD, SIDE", and tables of
+their own.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ from pagewright.external import FOLDER
 from pagewright.measure import Experiment, Figure, Part, Side, Values, Work
 
 BASE = Side("base", "base-4k")
+WITHOUT = Side("without", "patched-4k-without-percpu-local")
 OFF = Side("off", "patched-4k", "percpu_local_map=0")
 PATCHED = Side("patched", "patched-4k")
 # Without a preemption count, as Debian's kernels are.
 UNCOUNTED = (
-    Side("voluntary, base", "base-voluntary-4k"),
+    Side("voluntary, without", "patched-voluntary-4k-without-percpu-local"),
     Side("voluntary, off", "patched-voluntary-4k", "percpu_local_map=0"),
     Side("voluntary, patched", "patched-voluntary-4k"),
 )
 # Tables compare their last column with their first; "on" is what `make` calls patched.
-ORDER = ("base", "off", "patched", "on")
+ORDER = ("base", "without", "off", "patched", "on")
 
 MODULE = "percpu_local_bench"
 SOURCE = f"features/percpu-local/linux/arch/arm64/mm/{MODULE}.c"
@@ -141,7 +144,11 @@ def workloads(quick: bool) -> Iterator[Part]:
     """Return a boot for each run, with each number of CPUs."""
     kinds: list[tuple[int, tuple[Side, ...]]] = [(4, (BASE, PATCHED))]
     if not quick:
-        kinds = [(4, (BASE, OFF, PATCHED)), (8, (BASE, PATCHED)), (4, (UNCOUNTED[0], UNCOUNTED[2]))]
+        kinds = [
+            (4, (WITHOUT, OFF, PATCHED)),
+            (8, (WITHOUT, PATCHED)),
+            (4, (UNCOUNTED[0], UNCOUNTED[2])),
+        ]
     for cpus, sides in kinds:
         options = {"icount": True, "count": True, "memory": "2G", "smp": cpus}
         for run in range(1 if quick else RUNS):

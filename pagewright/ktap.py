@@ -49,6 +49,12 @@ class Case:
     log: str = ""
 
 
+def from_module(log: str, module: str) -> str:
+    """Return what a module has said in a kernel log, without the time and its name."""
+    said = re.findall(rf"^\[ *[\d.]+\] {module}: (.*)$", log, re.MULTILINE)
+    return "\n".join(said)
+
+
 def parse(text: str, tree: Path) -> list[Case]:
     """Parse KTAP or TAP text.
 

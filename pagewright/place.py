@@ -26,7 +26,8 @@ OUTPUT = "output"
 
 # While all CPUs wait for the host's disk, a guest that counts instructions skips to its
 # next timer, so that a wait of milliseconds is minutes to the hung task detector.
-_ICOUNT_PARAMETERS = ("sysctl.kernel.hung_task_timeout_secs=0",)
+# It must not start at all: its sysctl is set only when the root is mounted.
+_ICOUNT_PARAMETERS = ("initcall_blacklist=hung_task_init",)
 
 
 # All that QEMU can, and the MIDR of a Neoverse V3 r0p2: features that trust a list of

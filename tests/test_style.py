@@ -28,8 +28,6 @@ HOOKED_OBJECTS = (
 )
 # What sparse says of hooked files without our hooks.
 IN_THE_BASE_TOO = (
-    # this_cpu_and() of a constant: its complement is an int, also in asm/percpu.h's own form.
-    "percpu_local_ops.h:83:1: warning: cast truncates bits from constant value",
     "context imbalance in 'pcpu_balance_free'",
     "context imbalance in 'show_pte'",
     "symbol 'rodata_full' was not declared",

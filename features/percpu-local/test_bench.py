@@ -40,6 +40,11 @@ def test_an_operation_is_a_few_instructions(operations):
     assert operations["read 8"]["patched"] <= 4 + 1
     for name, values in operations.items():
         assert values["patched"] < values["base"] / 2, name
+    # What chooses costs one branch, and the way back of a value.
+    for name in ("inc 8", "add 8", "and 8", "or 8", "write 8"):
+        assert operations[name]["off"] <= operations[name]["base"] + 1, name
+    for name in ("read 8", "add_return 8"):
+        assert operations[name]["off"] <= operations[name]["base"] + 2, name
 
 
 def test_workloads_count_kernel_and_programs(figures):

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from pagewright import inner, klog
+from pagewright import inner, klog, ktap, source, workspace
 from pagewright.machine import Machine
 
 pytestmark = pytest.mark.full
@@ -24,6 +24,7 @@ MODES = {
     "cortex-a72": ({"cpu": "cortex-a72"}, "Hyp nVHE mode"),
 }
 SWITCH = "percpu_local_map"
+TORTURE = "percpu_local_torture"
 # An emulator in an emulator may not get a CPU of ours for long: that is no lockup.
 PATIENT = "watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=300"
 
@@ -103,6 +104,34 @@ def test_guest_kernel_boots_and_works(host, build, mode, local, guests_local):
     assert guest.output.splitlines() == [release, "2", "rounds: 10"]
     assert guest.warnings == ""
     assert place.warnings() == ""
+    if build.startswith("patched"):
+        assert ("percpu: local map of" in place.console()) == bool(local)
+        assert ("percpu: local map of" in guest.log) == bool(guests_local)
+
+
+@builds
+@modes
+def test_torture_in_host_and_guest(host, subtests, build, mode):
+    """All per-CPU operations in all contexts, in both at once."""
+    place = host(build, mode)
+    place.check(
+        f"""
+        rm -f /run/torture
+        dmesg -c >/dev/null
+        (modprobe {TORTURE} plugs=1; echo $? >/run/torture) >/dev/null 2>&1 &
+        """
+    )
+    guest = run(place, f"modprobe {TORTURE} rounds=200 interrupts=50 plugs=1", 1)
+    assert guest.status == 0, guest.output
+    wait = "while [ ! -e /run/torture ]; do sleep 1; done; cat /run/torture"
+    assert place.check(wait, timeout=900) == "0"
+    place.check(f"rmmod {TORTURE}")
+    tree = source.ensure(workspace.find()).path
+    for log in (place.check("dmesg"), guest.log):
+        cases = ktap.parse(ktap.from_module(log, TORTURE), tree)
+        ktap.report(cases, subtests)
+        assert any(case.outcome == "pass" for case in cases)
+        assert klog.splats(NOT_VACATED.sub("", log)) == ""
 
 
 @builds

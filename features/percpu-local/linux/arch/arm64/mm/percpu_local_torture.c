@@ -805,18 +805,40 @@ static bool shrinks_below(unsigned long kb)
 	return false;
 }
 
-static void churn(struct churner *me)
+static void make_chunks(struct churner *me, unsigned int nr)
 {
 	int created = atomic_read(&chunks_created);
+
+	me->nr = 0;
+	while (me->nr < NR_BLOCKS && atomic_read(&chunks_created) - created < nr)
+		new_block(me, me->nr++);
+}
+
+/*
+ * Chunks that are empty go a little later, all but one. But one that was given back its pages
+ * before the last block was freed is put aside, for the next blocks.
+ */
+static void destroy_chunk(struct churner *me)
+{
+	int destroyed = atomic_read(&chunks_destroyed);
+	unsigned int tries, i;
+
+	for (tries = 0; tries < 50; tries++) {
+		make_chunks(me, 1);
+		for (i = 0; i < me->nr; i++)
+			free_block(me, i);
+		schedule_timeout_idle(HZ / 50);
+		if (atomic_read(&chunks_destroyed) != destroyed)
+			break;
+	}
+}
+
+static void churn(struct churner *me)
+{
 	unsigned long full;
 	unsigned int i;
 
-	/* Make chunks. */
-	for (me->nr = 0; me->nr < NR_BLOCKS; me->nr++) {
-		new_block(me, me->nr);
-		if (atomic_read(&chunks_created) - created >= chunks)
-			break;
-	}
+	make_chunks(me, chunks);
 	compare_blocks(me, true);
 
 	/* Few blocks are left, so that a chunk stays and its pages go. */
@@ -837,6 +859,7 @@ static void churn(struct churner *me)
 
 	for (i = 0; i < me->nr; i++)
 		free_block(me, i);
+	destroy_chunk(me);
 }
 
 static int churn_memory(void *arg)

@@ -7,8 +7,10 @@
  * address is only ever an integer, and what is done with it is written in assembly: no
  * pointer to local data can escape, and no sanitizer looks at it.
  *
- * Which form runs is chosen at boot by patching a branch. What is not chosen is out of the
- * way: with a preemption count in functions, without one inline but at the end.
+ * Which form runs is chosen at boot by patching one branch. The others are inline but out of
+ * the way, at the end of the function, and leave no trace in the straight path: neither a
+ * stack frame nor a register saved. (But those of 16 bytes are functions: as the compiler
+ * reckons, SLUB's fast paths would grow too large to be inlined.)
  *
  * Included by asm/percpu.h only, which has the classic forms.
  */
@@ -42,7 +44,7 @@ static __always_inline void __pcp_local_write_##sz(void *ptr, unsigned long val)
 {										\
 	asm volatile("str" #sfx "\t%" #w "[val], [%[addr]]"			\
 		     : "+m" (*(u##sz *)ptr)					\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" ((u##sz)val));	\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val));	\
 }
 
 /* Load and store in one, LSE: [ret] is what was there before. */
@@ -55,7 +57,7 @@ __pcp_local_##name##_##sz(void *ptr, unsigned long val)				\
 	asm volatile(__LSE_PREAMBLE						\
 		     #insn #sfx "\t%" #w "[val], %" #w "[ret], [%[addr]]"	\
 		     : [ret] "=r" (ret), "+m" (*(u##sz *)ptr)			\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" ((u##sz)val));	\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val));	\
 										\
 	return (u##sz)ret;							\
 }
@@ -67,7 +69,7 @@ __pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
 	asm volatile(__LSE_PREAMBLE						\
 		     "cas" #sfx "\t%" #w "[old], %" #w "[new], [%[addr]]"	\
 		     : [old] "+r" (old), "+m" (*(u##sz *)ptr)			\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" ((u##sz)new));	\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" (new));	\
 										\
 	return (u##sz)old;							\
 }
@@ -107,150 +109,229 @@ static __always_inline u128 __pcp_local_cmpxchg_128(void *ptr, u128 old, u128 ne
 }
 
 /*
+ * The same as exclusive pairs, for CPUs without LSE. A pair may be preempted and go on
+ * elsewhere in between: the return to it clears the exclusive monitor, the store fails, and
+ * the loop starts anew on the new CPU's copy.
+ */
+#define __PCP_LLSC_RMW(sz, w, sfx, name, insn)					\
+static __always_inline unsigned long						\
+__pcp_llsc_##name##_##sz(void *ptr, unsigned long val)				\
+{										\
+	unsigned long ret, new;							\
+	unsigned int fail;							\
+										\
+	asm_inline volatile("1:	ldxr" #sfx "	%" #w "[ret], [%[addr]]\n"	\
+			    "	" insn "\n"					\
+			    "	stxr" #sfx "	%w[fail], %" #w "[new], [%[addr]]\n"	\
+			    "	cbnz	%w[fail], 1b"				\
+			    : [ret] "=&r" (ret), [new] "=&r" (new),		\
+			      [fail] "=&r" (fail), "+m" (*(u##sz *)ptr)		\
+			    : [addr] "r" (__pcp_local_addr(ptr)), [val] "r" (val));	\
+										\
+	return (u##sz)ret;							\
+}
+
+#define __PCP_LLSC_CMPXCHG(sz, w, sfx)						\
+static __always_inline unsigned long						\
+__pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
+{										\
+	unsigned long ret;							\
+	unsigned int fail;							\
+										\
+	asm_inline volatile("1:	ldxr" #sfx "	%" #w "[ret], [%[addr]]\n"	\
+			    "	cmp	%x[ret], %x[old]\n"			\
+			    "	b.ne	2f\n"					\
+			    "	stxr" #sfx "	%w[fail], %" #w "[new], [%[addr]]\n"	\
+			    "	cbnz	%w[fail], 1b\n"				\
+			    "2:"						\
+			    : [ret] "=&r" (ret), [fail] "=&r" (fail),		\
+			      "+m" (*(u##sz *)ptr)				\
+			    : [addr] "r" (__pcp_local_addr(ptr)),		\
+			      [old] "r" ((unsigned long)(u##sz)old), [new] "rZ" (new)	\
+			    : "cc");						\
+										\
+	return ret;								\
+}
+
+#define __PCP_LLSC_OPS(sz, w, sfx)						\
+	__PCP_LLSC_RMW(sz, w, sfx, fetch_add, "add %x[new], %x[ret], %x[val]")	\
+	__PCP_LLSC_RMW(sz, w, sfx, fetch_andnot, "bic %x[new], %x[ret], %x[val]")	\
+	__PCP_LLSC_RMW(sz, w, sfx, fetch_or, "orr %x[new], %x[ret], %x[val]")	\
+	__PCP_LLSC_RMW(sz, w, sfx, xchg, "mov %x[new], %x[val]")		\
+	__PCP_LLSC_CMPXCHG(sz, w, sfx)
+
+__PCP_LLSC_OPS(8, w, b)
+__PCP_LLSC_OPS(16, w, h)
+__PCP_LLSC_OPS(32, w,)
+__PCP_LLSC_OPS(64, x,)
+
+#undef __PCP_LLSC_OPS
+#undef __PCP_LLSC_CMPXCHG
+#undef __PCP_LLSC_RMW
+
+u128 __pcp_llsc_cmpxchg_128(void *ptr, u128 old, u128 new);
+u128 __pcp_classic_cmpxchg_128(void *ptr, u128 old, u128 new);
+
+/*
+ * __cold is empty where functions have to be aligned, for the sake of cold functions; only
+ * GCC knows cold labels.
+ */
+#ifdef CONFIG_CC_IS_GCC
+#define __pcp_cold	__attribute__((__cold__))
+#else
+#define __pcp_cold
+#endif
+
+enum __pcp_form { __PCP_CLASSIC, __PCP_LLSC, __PCP_LSE };
+
+/*
+ * Choose the form of a read-modify-write: the branch is patched twice, and comes from
+ * the later entry where both capabilities are there. Without a preemption count, classic
+ * and exclusive pairs are of the same length.
+ */
+static __always_inline enum __pcp_form __pcp_rmw_form(void)
+{
+#ifdef CONFIG_PREEMPT_COUNT
+	asm_inline goto(ALTERNATIVE("b	%l[classic]", "b	%l[llsc]", ARM64_HAS_PERCPU_LOCAL)
+		 ".pushsection .altinstructions, \"a\"\n"
+		 ALTINSTR_ENTRY_CB(%[lse], alt_cb_patch_nops)
+		 ".popsection\n"
+		 "663:\n"
+		 "664:"
+		 : : [lse] "i" (ARM64_CB_BIT | ARM64_HAS_PERCPU_LOCAL_LSE) : : classic, llsc);
+
+	return __PCP_LSE;
+llsc:	__pcp_cold;
+	return __PCP_LLSC;
+classic: __pcp_cold;
+	return __PCP_CLASSIC;
+#else
+	return alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL_LSE) ? __PCP_LSE : __PCP_CLASSIC;
+#endif
+}
+
+/*
  * A read or a write is one instruction by itself. Without a preemption count, the classic
  * form is no longer than the local one, and needs no choice.
  */
-#ifdef CONFIG_PREEMPT_COUNT
-
-#define __PCP_SLOW_DECLARE(sz)							\
-unsigned long __pcp_slow_read_##sz(void *ptr);					\
-void __pcp_slow_write_##sz(void *ptr, unsigned long val);			\
-void __pcp_slow_add_##sz(void *ptr, unsigned long val);				\
-void __pcp_slow_andnot_##sz(void *ptr, unsigned long val);			\
-void __pcp_slow_or_##sz(void *ptr, unsigned long val);				\
-unsigned long __pcp_slow_add_return_##sz(void *ptr, unsigned long val);		\
-unsigned long __pcp_slow_xchg_##sz(void *ptr, unsigned long val);		\
-unsigned long __pcp_slow_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new);
-
-__PCP_SLOW_DECLARE(8)
-__PCP_SLOW_DECLARE(16)
-__PCP_SLOW_DECLARE(32)
-__PCP_SLOW_DECLARE(64)
-#undef __PCP_SLOW_DECLARE
-
-u128 __pcp_slow_cmpxchg_128(void *ptr, u128 old, u128 new);
-
-#define __pcp_has_local_rw()	alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL)
-
-#else /* !CONFIG_PREEMPT_COUNT */
-
-/* Nothing preempts: only interrupts come between, and they return to the same CPU. */
-#define __pcp_classic_ptr(sz, ptr)	((u##sz *)((ptr) + __my_cpu_offset))
-
-#define __PCP_SLOW_DEFINE(sz)							\
-static __always_inline unsigned long __pcp_slow_read_##sz(void *ptr)		\
-{										\
-	return __percpu_read_##sz(__pcp_classic_ptr(sz, ptr));		\
-}										\
-static __always_inline void __pcp_slow_write_##sz(void *ptr, unsigned long val)	\
-{										\
-	__percpu_write_##sz(__pcp_classic_ptr(sz, ptr), val);		\
-}										\
-static __always_inline void __pcp_slow_add_##sz(void *ptr, unsigned long val)	\
-{										\
-	__percpu_add_case_##sz(__pcp_classic_ptr(sz, ptr), val);		\
-}										\
-static __always_inline void __pcp_slow_andnot_##sz(void *ptr, unsigned long val)	\
-{										\
-	__percpu_andnot_case_##sz(__pcp_classic_ptr(sz, ptr), val);	\
-}										\
-static __always_inline void __pcp_slow_or_##sz(void *ptr, unsigned long val)	\
-{										\
-	__percpu_or_case_##sz(__pcp_classic_ptr(sz, ptr), val);		\
-}										\
-static __always_inline unsigned long						\
-__pcp_slow_add_return_##sz(void *ptr, unsigned long val)			\
-{										\
-	return __percpu_add_return_case_##sz(__pcp_classic_ptr(sz, ptr), val);	\
-}										\
-static __always_inline unsigned long						\
-__pcp_slow_xchg_##sz(void *ptr, unsigned long val)				\
-{										\
-	return arch_xchg_relaxed(__pcp_classic_ptr(sz, ptr), (u##sz)val);	\
-}										\
-static __always_inline unsigned long						\
-__pcp_slow_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
-{										\
-	return arch_cmpxchg_relaxed(__pcp_classic_ptr(sz, ptr),	\
-				    (u##sz)old, (u##sz)new);			\
-}
-
-__PCP_SLOW_DEFINE(8)
-__PCP_SLOW_DEFINE(16)
-__PCP_SLOW_DEFINE(32)
-__PCP_SLOW_DEFINE(64)
-#undef __PCP_SLOW_DEFINE
-
-static __always_inline u128 __pcp_slow_cmpxchg_128(void *ptr, u128 old, u128 new)
+static __always_inline bool __pcp_rw_is_local(void)
 {
-	return arch_cmpxchg128_local(__pcp_classic_ptr(128, ptr), old, new);
+	return IS_ENABLED(CONFIG_PREEMPT_COUNT) &&
+	       alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL);
 }
 
-#define __pcp_has_local_rw()	false
-
-#endif /* CONFIG_PREEMPT_COUNT */
-
-#define __pcp_has_local_lse()	alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL_LSE)
+/*
+ * A value that survives the call of the scheduler is in a register that has to be saved
+ * first. This keeps the result apart from it, so that the other forms do not save it too.
+ */
+#define __pcp_apart(val)							\
+({										\
+	__auto_type kept__ = (val);						\
+	typeof(kept__) apart__;							\
+										\
+	asm volatile("mov\t%x0, %x1" : "=&r" (apart__) : "r" (kept__));		\
+	apart__;								\
+})
 
 #define __pcp_read(sz, pcp)							\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
+	typeof(pcp) val__;							\
 										\
-	(typeof(pcp))(__pcp_has_local_rw() ? __pcp_local_read_##sz(ptr__) :	\
-					     __pcp_slow_read_##sz(ptr__));	\
+	if (__pcp_rw_is_local())						\
+		val__ = (typeof(pcp))__pcp_local_read_##sz((__force void *)ptr__);	\
+	else									\
+		val__ = __pcp_apart(_pcp_protect_return(__percpu_read_##sz, *ptr__));	\
+	val__;									\
 })
 
 #define __pcp_write(sz, pcp, val)						\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
 	unsigned long val__ = (unsigned long)(val);				\
 										\
-	if (__pcp_has_local_rw())						\
-		__pcp_local_write_##sz(ptr__, val__);				\
+	if (__pcp_rw_is_local())						\
+		__pcp_local_write_##sz((__force void *)ptr__, val__);		\
 	else									\
-		__pcp_slow_write_##sz(ptr__, val__);				\
+		_pcp_protect(__percpu_write_##sz, *ptr__, val__);		\
 })
 
-#define __pcp_rmw(sz, name, pcp, val)						\
+/* Of three expressions, evaluate the one whose form is chosen. */
+#define __pcp_choose(lse, llsc, classic)					\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
+	switch (__pcp_rmw_form()) {						\
+	case __PCP_LSE:								\
+		lse;								\
+		break;								\
+	case __PCP_LLSC:							\
+		llsc;								\
+		break;								\
+	case __PCP_CLASSIC:							\
+		classic;							\
+		break;								\
+	}									\
+})
+
+#define __pcp_choose_return(type, lse, llsc, classic)				\
+({										\
+	type ret__;								\
+										\
+	__pcp_choose(ret__ = (type)(lse), ret__ = (type)(llsc),		\
+		     ret__ = (classic));					\
+	ret__;									\
+})
+
+/* @local is the operation's name in the forms that return what was there before. */
+#define __pcp_rmw(sz, local, name, pcp, val)					\
+({										\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
 	unsigned long val__ = (unsigned long)(val);				\
 										\
-	if (__pcp_has_local_lse())						\
-		__pcp_local_fetch_##name##_##sz(ptr__, val__);			\
-	else									\
-		__pcp_slow_##name##_##sz(ptr__, val__);				\
+	__pcp_choose(__pcp_local_##local##_##sz((__force void *)ptr__, val__),	\
+		     __pcp_llsc_##local##_##sz((__force void *)ptr__, val__),	\
+		     _pcp_protect(__percpu_##name##_case_##sz, *ptr__, val__));	\
 })
+
+/* The complement as an exclusive or: no bits that a later cast would drop. */
+#define __pcp_and(sz, pcp, val)							\
+	__pcp_rmw(sz, fetch_andnot, andnot, pcp, (u##sz)(val) ^ U##sz##_MAX)
 
 #define __pcp_add_return(sz, pcp, val)						\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
 	unsigned long val__ = (unsigned long)(val);				\
 										\
-	(typeof(pcp))(__pcp_has_local_lse() ?					\
-		      (u##sz)(__pcp_local_fetch_add_##sz(ptr__, val__) + val__) :	\
-		      (u##sz)__pcp_slow_add_return_##sz(ptr__, val__));		\
+	__pcp_choose_return(typeof(pcp),					\
+		(u##sz)(__pcp_local_fetch_add_##sz((__force void *)ptr__, val__) + val__),	\
+		(u##sz)(__pcp_llsc_fetch_add_##sz((__force void *)ptr__, val__) + val__),	\
+		__pcp_apart(_pcp_protect_return(__percpu_add_return_case_##sz, *ptr__,	\
+						val__)));			\
 })
 
 #define __pcp_xchg(sz, pcp, val)						\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
-	unsigned long val__ = (unsigned long)(val);				\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
+	typeof(pcp) val__ = (val);						\
+	unsigned long bits__ = (unsigned long)val__;				\
 										\
-	(typeof(pcp))(__pcp_has_local_lse() ?					\
-		      __pcp_local_xchg_##sz(ptr__, val__) :			\
-		      __pcp_slow_xchg_##sz(ptr__, val__));			\
+	__pcp_choose_return(typeof(pcp),					\
+		__pcp_local_xchg_##sz((__force void *)ptr__, bits__),		\
+		__pcp_llsc_xchg_##sz((__force void *)ptr__, bits__),		\
+		__pcp_apart(_pcp_protect_return(xchg_relaxed, *ptr__, val__)));	\
 })
 
 #define __pcp_cmpxchg(sz, pcp, old, new)					\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
-	unsigned long old__ = (unsigned long)(old);				\
-	unsigned long new__ = (unsigned long)(new);				\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
+	typeof(pcp) old__ = (old);						\
+	typeof(pcp) new__ = (new);						\
+	unsigned long from__ = (unsigned long)old__;				\
+	unsigned long to__ = (unsigned long)new__;				\
 										\
-	(typeof(pcp))(__pcp_has_local_lse() ?					\
-		      __pcp_local_cmpxchg_##sz(ptr__, old__, new__) :		\
-		      __pcp_slow_cmpxchg_##sz(ptr__, old__, new__));		\
+	__pcp_choose_return(typeof(pcp),					\
+		__pcp_local_cmpxchg_##sz((__force void *)ptr__, from__, to__),	\
+		__pcp_llsc_cmpxchg_##sz((__force void *)ptr__, from__, to__),	\
+		__pcp_apart(_pcp_protect_return(cmpxchg_relaxed, *ptr__, old__, new__)));	\
 })
 
 #define this_cpu_read_1(pcp)			__pcp_read(8, pcp)
@@ -263,25 +344,25 @@ static __always_inline u128 __pcp_slow_cmpxchg_128(void *ptr, u128 old, u128 new
 #define this_cpu_write_4(pcp, val)		__pcp_write(32, pcp, val)
 #define this_cpu_write_8(pcp, val)		__pcp_write(64, pcp, val)
 
-#define this_cpu_add_1(pcp, val)		__pcp_rmw(8, add, pcp, val)
-#define this_cpu_add_2(pcp, val)		__pcp_rmw(16, add, pcp, val)
-#define this_cpu_add_4(pcp, val)		__pcp_rmw(32, add, pcp, val)
-#define this_cpu_add_8(pcp, val)		__pcp_rmw(64, add, pcp, val)
+#define this_cpu_add_1(pcp, val)		__pcp_rmw(8, fetch_add, add, pcp, val)
+#define this_cpu_add_2(pcp, val)		__pcp_rmw(16, fetch_add, add, pcp, val)
+#define this_cpu_add_4(pcp, val)		__pcp_rmw(32, fetch_add, add, pcp, val)
+#define this_cpu_add_8(pcp, val)		__pcp_rmw(64, fetch_add, add, pcp, val)
 
 #define this_cpu_add_return_1(pcp, val)		__pcp_add_return(8, pcp, val)
 #define this_cpu_add_return_2(pcp, val)		__pcp_add_return(16, pcp, val)
 #define this_cpu_add_return_4(pcp, val)		__pcp_add_return(32, pcp, val)
 #define this_cpu_add_return_8(pcp, val)		__pcp_add_return(64, pcp, val)
 
-#define this_cpu_and_1(pcp, val)		__pcp_rmw(8, andnot, pcp, ~(u8)(val))
-#define this_cpu_and_2(pcp, val)		__pcp_rmw(16, andnot, pcp, ~(u16)(val))
-#define this_cpu_and_4(pcp, val)		__pcp_rmw(32, andnot, pcp, ~(u32)(val))
-#define this_cpu_and_8(pcp, val)		__pcp_rmw(64, andnot, pcp, ~(u64)(val))
+#define this_cpu_and_1(pcp, val)		__pcp_and(8, pcp, val)
+#define this_cpu_and_2(pcp, val)		__pcp_and(16, pcp, val)
+#define this_cpu_and_4(pcp, val)		__pcp_and(32, pcp, val)
+#define this_cpu_and_8(pcp, val)		__pcp_and(64, pcp, val)
 
-#define this_cpu_or_1(pcp, val)			__pcp_rmw(8, or, pcp, val)
-#define this_cpu_or_2(pcp, val)			__pcp_rmw(16, or, pcp, val)
-#define this_cpu_or_4(pcp, val)			__pcp_rmw(32, or, pcp, val)
-#define this_cpu_or_8(pcp, val)			__pcp_rmw(64, or, pcp, val)
+#define this_cpu_or_1(pcp, val)			__pcp_rmw(8, fetch_or, or, pcp, val)
+#define this_cpu_or_2(pcp, val)			__pcp_rmw(16, fetch_or, or, pcp, val)
+#define this_cpu_or_4(pcp, val)			__pcp_rmw(32, fetch_or, or, pcp, val)
+#define this_cpu_or_8(pcp, val)			__pcp_rmw(64, fetch_or, or, pcp, val)
 
 #define this_cpu_xchg_1(pcp, val)		__pcp_xchg(8, pcp, val)
 #define this_cpu_xchg_2(pcp, val)		__pcp_xchg(16, pcp, val)
@@ -297,12 +378,14 @@ static __always_inline u128 __pcp_slow_cmpxchg_128(void *ptr, u128 old, u128 new
 
 #define this_cpu_cmpxchg128(pcp, o, n)						\
 ({										\
-	void *ptr__ = (__force void *)&(pcp);					\
+	typeof(pcp) __percpu *ptr__ = &(pcp);					\
 	u128 old__ = (o);							\
 	u128 new__ = (n);							\
 										\
-	__pcp_has_local_lse() ? __pcp_local_cmpxchg_128(ptr__, old__, new__) :	\
-				__pcp_slow_cmpxchg_128(ptr__, old__, new__);	\
+	__pcp_choose_return(u128,						\
+		__pcp_local_cmpxchg_128((__force void *)ptr__, old__, new__),	\
+		__pcp_llsc_cmpxchg_128((__force void *)ptr__, old__, new__),	\
+		__pcp_classic_cmpxchg_128((__force void *)ptr__, old__, new__));		\
 })
 
 #endif /* __ASM_PERCPU_LOCAL_OPS_H */
