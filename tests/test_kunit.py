@@ -49,7 +49,7 @@ def test_kunit_and_modules_under_the_debug_build(machine, subtests, cpu):
     append = "kunit.enable=1 pgtable_transition_check=on hugetlb_free_vmemmap=on"
     guest = machine("debug-4k", cpu=cpu, append=append)
     run_suites(guest, SUITES + DEBUG_SUITES, subtests)
-    guest.check(MODULES, timeout=900)
+    guest.check(MODULES, timeout=300)
     assert guest.warnings() == ""
 
     # The checker was there: a change that breaks the rules is reported, with both entries.

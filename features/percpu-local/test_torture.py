@@ -90,6 +90,8 @@ def full(*values: object) -> object:
         full("debug-4k", 4, DEFAULT_CPU, NMI),
         full("debug-4k", 4, DEFAULT_CPU, "percpu_local_map=0"),
         full("patched-voluntary-4k", 4, DEFAULT_CPU, ""),
+        full("patched-16k", 4, DEFAULT_CPU, ""),
+        full("patched-64k", 4, DEFAULT_CPU, ""),
         *(full(f"tiny-{name}", 3, DEFAULT_CPU, NMI) for name in MATRIX if name != "4k-39"),
     ],
 )

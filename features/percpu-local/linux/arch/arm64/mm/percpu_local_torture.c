@@ -814,6 +814,14 @@ static void make_chunks(struct churner *me, unsigned int nr)
 		new_block(me, me->nr++);
 }
 
+static void free_blocks(struct churner *me)
+{
+	unsigned int i;
+
+	for (i = 0; i < me->nr; i++)
+		free_block(me, i);
+}
+
 /*
  * Chunks that are empty go a little later, all but one. But one that was given back its pages
  * before the last block was freed is put aside, for the next blocks.
@@ -821,12 +829,11 @@ static void make_chunks(struct churner *me, unsigned int nr)
 static void destroy_chunk(struct churner *me)
 {
 	int destroyed = atomic_read(&chunks_destroyed);
-	unsigned int tries, i;
+	unsigned int tries;
 
 	for (tries = 0; tries < 50; tries++) {
 		make_chunks(me, 1);
-		for (i = 0; i < me->nr; i++)
-			free_block(me, i);
+		free_blocks(me);
 		schedule_timeout_idle(HZ / 50);
 		if (atomic_read(&chunks_destroyed) != destroyed)
 			break;
@@ -857,8 +864,7 @@ static void churn(struct churner *me)
 		free_block(me, i);
 	compare_blocks(me, true);
 
-	for (i = 0; i < me->nr; i++)
-		free_block(me, i);
+	free_blocks(me);
 	destroy_chunk(me);
 }
 

@@ -223,7 +223,9 @@ static __always_inline bool __pcp_rw_is_local(void)
 /*
  * A value that survives the call of the scheduler is in a register that has to be saved
  * first. This keeps the result apart from it, so that the other forms do not save it too.
+ * Without a preemption count there is no such call.
  */
+#ifdef CONFIG_PREEMPT_COUNT
 #define __pcp_apart(val)							\
 ({										\
 	__auto_type kept__ = (val);						\
@@ -232,6 +234,9 @@ static __always_inline bool __pcp_rw_is_local(void)
 	asm volatile("mov\t%x0, %x1" : "=&r" (apart__) : "r" (kept__));		\
 	apart__;								\
 })
+#else
+#define __pcp_apart(val)	(val)
+#endif
 
 #define __pcp_read(sz, pcp)							\
 ({										\
