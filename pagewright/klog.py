@@ -9,9 +9,10 @@ import re
 _OOPS = re.compile(r"(Unable to handle kernel .*|kernel BUG at .*|Internal error: .*)")
 _PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
 
-# Lines that begin (or are) a report of something that should not have happened.
+# Lines that begin (or are) a report of something that should not have happened. What a
+# warning is about stands between the mark and the word.
 _SPLAT = re.compile(
-    r"WARNING:|BUG:|kernel BUG at|KASAN|UBSAN|KCSAN|ODEBUG|Bad page state"
+    r"-\[ cut here \]-|WARNING:|BUG:|kernel BUG at|KASAN|UBSAN|KCSAN|ODEBUG|Bad page state"
     r"|Call trace|Internal error|Unable to handle kernel"
     r"|INFO: (possible|suspicious|task .* blocked|inconsistent|trying to register)"
     r"|rcu: INFO:|soft lockup|hard LOCKUP|page allocation failure"

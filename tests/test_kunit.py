@@ -28,6 +28,12 @@ done
 sleep 3
 """
 
+# The vmemmap's blocks are split a few at a time, again and again.
+HUGEPAGES = """
+for nr in 40 90 140 0; do echo $nr >/proc/sys/vm/nr_hugepages || exit 1; done
+test $(cat /proc/sys/vm/nr_hugepages) = 0
+"""
+
 
 def run_suites(guest: Machine, suites: list[str], subtests: pytest.Subtests) -> None:
     tree = source.ensure(SPACE).path
@@ -50,6 +56,7 @@ def test_kunit_and_modules_under_the_debug_build(machine, subtests, cpu):
     guest = machine("debug-4k", cpu=cpu, append=append)
     run_suites(guest, SUITES + DEBUG_SUITES, subtests)
     guest.check(MODULES, timeout=300)
+    guest.check(HUGEPAGES, timeout=300)
     assert guest.warnings() == ""
 
     # The checker was there: a change that breaks the rules is reported, with both entries.

@@ -358,6 +358,15 @@ def test_a_report_is_recognised_up_to_its_end(line):
     assert klog.splats(log) == "\n".join(log.splitlines()[1:4])
 
 
+def test_a_warning_is_given_with_what_it_is_about():
+    log = (
+        "[ 0.9] fine\n[ 1.0] ------------[ cut here ]------------\n"
+        "[ 1.0] the third wheel is loose\n[ 1.0] WARNING: CPU: 0 PID: 1 at cart.c:3 f+0x1/0x2\n"
+        "[ 1.2] ---[ end trace 0 ]---\n[ 1.3] on"
+    )
+    assert klog.splats(log) == "\n".join(log.splitlines()[1:5])
+
+
 @pytest.mark.parametrize(
     "line", ["kasan: KernelAddressSanitizer initialized (generic)", "kunit: disabled", "bug"]
 )

@@ -68,10 +68,17 @@ def test_semantics_of_the_base_kernel(machine: Boot, subtests) -> None:
     check_semantics(machine(build="base-4k", single_threaded=True), subtests)
 
 
-@pytest.mark.parametrize("mte", ["off", pytest.param("on", marks=pytest.mark.full)])
-def test_semantics_under_lockdep_and_kasan(machine: Boot, subtests, mte: str) -> None:
+@pytest.mark.parametrize(
+    ("mte", "every"),
+    [
+        ("off", 43),
+        pytest.param("off", 11, marks=pytest.mark.full),
+        pytest.param("on", 11, marks=pytest.mark.full),
+    ],
+)
+def test_semantics_under_lockdep_and_kasan(machine: Boot, subtests, mte: str, every: int) -> None:
     place = machine("debug-4k", single_threaded=True, extra_args=("-machine", f"mte={mte}"))
-    check_semantics(place, subtests, every=11)
+    check_semantics(place, subtests, every)
 
 
 def run_compat(place: Machine) -> dict[str, str]:

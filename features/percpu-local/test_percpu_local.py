@@ -159,7 +159,7 @@ def test_cpus_resume_from_hibernation_on_their_tables(machine, tmp_path):
     passes_its_suites(place)
 
 
-@pytest.mark.parametrize("cpus", [160])
+@pytest.mark.parametrize("cpus", [24, pytest.param(160, marks=pytest.mark.full)])
 def test_many_cpus_boot(machine, cpus):
     # One after the other: more processors in parallel than the host has starve each other.
     place = machine(smp=cpus, memory="4G", icount=True)

@@ -11,6 +11,7 @@ import re
 import pytest
 
 from pagewright import build, ktap, source, workspace
+from pagewright.external import FOLDER
 from pagewright.machine import Machine
 from pagewright.place import DEFAULT_CPU
 
@@ -18,6 +19,21 @@ NMI = "irqchip.gicv3_pseudo_nmi=1"
 MATRIX = [f"{size}-{bits}" for size, all_bits in build.MATRIX.items() for bits in all_bits]
 # No LSE, no VHE: what is one instruction elsewhere is a loop of exclusive accesses here.
 OLD_CPU = "cortex-a72"
+
+# The torture with operations that are broken on purpose, and which it can break.
+BROKEN = "percpu_local_broken"
+DEFECTS = [
+    "add",
+    "add_elsewhere",
+    "add_return",
+    "and",
+    "or",
+    "write",
+    "read",
+    "xchg",
+    "cmpxchg",
+    "cmpxchg128",
+]
 
 # Loads and unloads the visitor until the torture ends, and says how often, and how it ended.
 TORTURE = """
@@ -118,6 +134,19 @@ def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append):
     outcomes = torture(place, subtests, "plugs=1 churns=0")
     if NMI in append:
         check_nmis(place, outcomes)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("build", ["patched-4k", "base-4k"])
+def test_an_operation_in_more_than_one_piece_is_found(machine, subtests, build):
+    place = machine(build, smp=4, memory="2G", modules_from=[f"features/percpu-local/{BROKEN}.c"])
+    stop_at_any_instruction(place)
+    load = f"insmod /{FOLDER}/{BROKEN}.ko plugs=1 churns=0"
+    place.check(f"{load}; rmmod {BROKEN}", timeout=600)
+    for defect in DEFECTS:
+        with subtests.test(defect):
+            assert place.run(f"dmesg -c >/dev/null; {load} {defect}=1", timeout=600).status != 0
+            assert "not ok" in ktap.from_module(place.check("dmesg"), BROKEN)
 
 
 @pytest.mark.full

@@ -221,6 +221,7 @@ static int prepare_split(struct split *split, pmd_t *pmdp)
 	pgprot_t prot = __pgprot((pgprot_val(pte_pgprot(pmd_pte(pmd))) & ~PTE_TYPE_MASK) |
 				 PTE_TYPE_PAGE);
 	pte_t *table = pte_alloc_one_kernel(&init_mm);
+	pmd_t entry = __pmd(0);
 	unsigned int i;
 
 	if (!table)
@@ -229,8 +230,10 @@ static int prepare_split(struct split *split, pmd_t *pmdp)
 	for (i = 0; i < PTRS_PER_PTE; i++)
 		WRITE_ONCE(table[i], pfn_pte(pmd_pfn(pmd) + i, prot));
 
+	/* Not into split->table: that is no table, and may hold the entry of an earlier split. */
+	pmd_populate_kernel(&init_mm, &entry, table);
 	split->pmd = pmdp;
-	pmd_populate_kernel(&init_mm, &split->table, table);
+	split->table = entry;
 
 	/* The entries before the table: whoever walks from the table must see them. */
 	dsb(ishst);
