@@ -18,6 +18,9 @@ IDIOM = re.compile(r"_ASM_EXTABLE_|ALTINSTR_ENTRY")
 # It knows asm volatile, but not the form that counts as one instruction when inlining.
 ASM_INLINE = re.compile(r"WARNING: Use of volatile is usually wrong(.|\n)*asm_inline volatile")
 
+# The kernel's own parameters, in a line that had to be wrapped anew.
+WRAPPED = re.compile(r"WARNING: Use of volatile is usually wrong(.|\n)*xchg_case_##name##sz\(")
+
 # The kernel's own __cold is empty where it would be wrong for a function; see there.
 COLD_LABEL = re.compile(r"WARNING: Prefer __cold(.|\n)*#define __pcp_cold")
 
@@ -49,10 +52,12 @@ def checkpatch(tree: Path, files: Sequence[Path], *options: str) -> list[str]:
     if "total: " not in output:
         return [f"checkpatch did not run: {output}"]
     complaints = []
-    for block in re.split(r"\n\n", output):
+    # Of several files, each has a heading.
+    for block in re.split(r"\n\n", re.sub(r"^-+\n.*\n-+\n", "", output, flags=re.M)):
         if re.match(r"(ERROR|WARNING|CHECK): ", block) and not (
             (FALSE_ALARM.match(block) and IDIOM.search(block))
             or ASM_INLINE.match(block)
+            or WRAPPED.match(block)
             or COLD_LABEL.match(block)
             or TRACE_LAYOUT.match(block)
             or GENERATOR.match(block)

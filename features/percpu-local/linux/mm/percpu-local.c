@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * mm/percpu-local.c - chunks in a space of their own, with a local map of them
+ * Chunks of per-CPU data in a space of their own, with a local map of them
  *
  * An architecture whose CPUs have kernel page tables of their own can map, at one address,
  * each CPU's copy of the per-CPU data: in the local region. this_cpu_*() on an address in
