@@ -52,8 +52,8 @@ def checkpatch(tree: Path, files: Sequence[Path], *options: str) -> list[str]:
     if "total: " not in output:
         return [f"checkpatch did not run: {output}"]
     complaints = []
-    # Of several files, each has a heading.
-    for block in re.split(r"\n\n", re.sub(r"^-+\n.*\n-+\n", "", output, flags=re.M)):
+    # Of several files, each has a heading, with no empty lines around it.
+    for block in re.split(r"\n\n|^-+\n.*\n-+\n", output, flags=re.M):
         if re.match(r"(ERROR|WARNING|CHECK): ", block) and not (
             (FALSE_ALARM.match(block) and IDIOM.search(block))
             or ASM_INLINE.match(block)

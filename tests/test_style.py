@@ -61,6 +61,16 @@ def test_checkpatch_sees_a_fault(tmp_path: Path):
     assert checkpatch(build.ensure("patched-4k").tree, [bad], "-f")
 
 
+def test_checkpatch_sees_the_only_fault_of_each_file(tmp_path: Path):
+    files = [tmp_path / "one.c", tmp_path / "two.c"]
+    for file in files:
+        file.write_text(
+            "// SPDX-License-Identifier: GPL-2.0-only\nint f(int a)\n{\n\treturn a%2;\n}\n"
+        )
+    complaints = checkpatch(build.ensure("patched-4k").tree, files, "-f")
+    assert [next(f.name for f in files if f.name in c) for c in complaints] == ["one.c", "two.c"]
+
+
 def test_w1_and_sparse_are_silent():
     """Compile our files in a folder of their own, so that no build is disturbed."""
     built = build.ensure("patched-4k")
