@@ -54,7 +54,10 @@ echo "rounds: $n"
 """
 
 # The base kernel says this now and then of a CPU that goes, without KVM too.
-NOT_VACATED = re.compile(r"Dying CPU not properly vacated!\n.*?end trace [^\n]*\n", re.DOTALL)
+NOT_VACATED = re.compile(
+    r"[^\n]*-\[ cut here \]-+\n[^\n]*Dying CPU not properly vacated!\n.*?end trace [^\n]*\n",
+    re.DOTALL,
+)
 
 
 @pytest.fixture(scope="module")
