@@ -27,14 +27,15 @@ DEFECT(xchg, "Load and store a u32");
 DEFECT(cmpxchg, "Load, compare and store a u64");
 DEFECT(cmpxchg128, "Load, compare and store a u128");
 
-/* A broken one works on what was this CPU's copy a while ago. */
+/*
+ * A broken one works on what was this CPU's copy a while ago: the kernel has that as
+ * raw_cpu_generic_*(), for callers who keep others away.
+ */
 
 static __always_inline void any_add_8(u64 __percpu *p, u64 v)
 {
-	u64 *copy = raw_cpu_ptr(p);
-
 	if (broken_add)
-		WRITE_ONCE(*copy, READ_ONCE(*copy) + v);
+		raw_cpu_generic_to_op(*p, v, +=);
 	else
 		this_cpu_add_8(*p, v);
 }
@@ -56,32 +57,22 @@ static __always_inline void any_add_4(u32 __percpu *p, u32 v)
 
 static __always_inline u16 any_add_return_2(u16 __percpu *p, u16 v)
 {
-	u16 *copy = raw_cpu_ptr(p);
-
-	if (!broken_add_return)
-		return this_cpu_add_return_2(*p, v);
-	v += READ_ONCE(*copy);
-	WRITE_ONCE(*copy, v);
-
-	return v;
+	return broken_add_return ? raw_cpu_generic_add_return(*p, v) :
+	       this_cpu_add_return_2(*p, v);
 }
 
 static __always_inline void any_and_1(u8 __percpu *p, u8 v)
 {
-	u8 *copy = raw_cpu_ptr(p);
-
 	if (broken_and)
-		WRITE_ONCE(*copy, READ_ONCE(*copy) & v);
+		raw_cpu_generic_to_op(*p, v, &=);
 	else
 		this_cpu_and_1(*p, v);
 }
 
 static __always_inline void any_or_8(u64 __percpu *p, u64 v)
 {
-	u64 *copy = raw_cpu_ptr(p);
-
 	if (broken_or)
-		WRITE_ONCE(*copy, READ_ONCE(*copy) | v);
+		raw_cpu_generic_to_op(*p, v, |=);
 	else
 		this_cpu_or_8(*p, v);
 }
@@ -110,44 +101,20 @@ static __always_inline u64 any_read_8(u64 __percpu *p)
 
 static __always_inline u32 any_xchg_4(u32 __percpu *p, u32 v)
 {
-	u32 *copy = raw_cpu_ptr(p);
-	u32 old;
-
-	if (!broken_xchg)
-		return this_cpu_xchg_4(*p, v);
-	old = READ_ONCE(*copy);
-	WRITE_ONCE(*copy, v);
-
-	return old;
+	return broken_xchg ? raw_cpu_generic_xchg(*p, v) :
+	       this_cpu_xchg_4(*p, v);
 }
 
 static __always_inline u64 any_cmpxchg_8(u64 __percpu *p, u64 o, u64 n)
 {
-	u64 *copy = raw_cpu_ptr(p);
-	u64 old;
-
-	if (!broken_cmpxchg)
-		return this_cpu_cmpxchg_8(*p, o, n);
-	old = READ_ONCE(*copy);
-	if (old == o)
-		WRITE_ONCE(*copy, n);
-
-	return old;
+	return broken_cmpxchg ? raw_cpu_generic_cmpxchg(*p, o, n) :
+	       this_cpu_cmpxchg_8(*p, o, n);
 }
 
 static __always_inline u128 any_cmpxchg128(u128 __percpu *p, u128 o, u128 n)
 {
-	u128 *copy = raw_cpu_ptr(p);
-	u128 old;
-
-	if (!broken_cmpxchg128)
-		return this_cpu_cmpxchg128(*p, o, n);
-	old = *copy;
-	barrier();
-	if (old == o)
-		*copy = n;
-
-	return old;
+	return broken_cmpxchg128 ? raw_cpu_generic_cmpxchg(*p, o, n) :
+	       this_cpu_cmpxchg128(*p, o, n);
 }
 
 #undef this_cpu_add_8
