@@ -45,17 +45,22 @@ RECIPES = {
     "patched-voluntary-4k": Recipe(("virt", "pages-4k", "preempt-voluntary"), patched=True),
 }
 
-# percpu-local alone, for every page size and number of kernel address bits.
+
+def _tiny(*fragments: str) -> Recipe:
+    """Return the recipe of a small kernel with percpu-local alone."""
+    others = ("atomic-write-fault", "cpu-pause", "hugetlb-vmemmap", "linear-map")
+    return Recipe(("tiny", *fragments, "preempt-dynamic"), patched=True, without=others)
+
+
+# Every page size and number of kernel address bits, and KASAN with tags.
 MATRIX = {"4k": (39, 48, 52), "16k": (47, 48, 52), "64k": (42, 48, 52)}
 RECIPES |= {
-    f"tiny-{size}-{bits}": Recipe(
-        ("tiny", f"pages-{size}", f"va-{bits}", "preempt-dynamic"),
-        patched=True,
-        without=("atomic-write-fault", "cpu-pause", "hugetlb-vmemmap", "linear-map"),
-    )
+    f"tiny-{size}-{bits}": _tiny(f"pages-{size}", f"va-{bits}")
     for size, all_bits in MATRIX.items()
     for bits in all_bits
 }
+KASAN = ("kasan-sw-tags", "kasan-hw-tags")
+RECIPES |= {f"tiny-4k-52-{kind}": _tiny("pages-4k", "va-52", kind) for kind in KASAN}
 
 # What `make test` boots.
 TESTED = ("patched-4k", "base-4k", "debug-4k", "tiny-4k-39", "tiny-64k-42")

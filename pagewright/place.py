@@ -34,6 +34,9 @@ _ICOUNT_PARAMETERS = ("initcall_blacklist=hung_task_init",)
 # processors are on.
 DEFAULT_CPU = "max,midr=0x410fd842"
 
+# Arguments for memory with tags.
+MTE = ("-machine", "mte=on")
+
 
 @dataclass(frozen=True)
 class MachineOptions:

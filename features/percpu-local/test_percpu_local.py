@@ -11,7 +11,9 @@ import re
 
 import pytest
 
+from pagewright import build
 from pagewright.machine import Machine
+from pagewright.place import MTE
 
 RESULTS = "/sys/kernel/debug/kunit"
 KUNIT = "kunit.enable=1 kunit.filter_glob=percpu_local*"
@@ -41,6 +43,16 @@ def passes_its_suites(place: Machine) -> None:
         assert re.search(rf"^ok \d+ {suite}$", text, re.MULTILINE), text
         assert "# SKIP" not in text
         assert "not ok" not in text
+    assert place.warnings() == ""
+
+
+def passes_with_read_only_tables(place: Machine) -> None:
+    """Run the tables' suite again: while the kernel booted all was writable."""
+    place.check(f"dmesg -c >/dev/null; echo 1 >{RESULTS}/percpu_local/run")
+    log = place.check("dmesg")
+    assert "the top levels are read-only" in log
+    assert "not ok" not in log
+    assert re.search(r"ok \d+ new_top_level_entries_reach_all", log)
     assert place.warnings() == ""
 
 
@@ -173,18 +185,27 @@ def test_other_page_sizes_and_address_bits(machine, size_and_bits):
     place = machine(f"tiny-{size_and_bits}", smp=3, append=KUNIT)
     assert is_on(place)
     passes_its_suites(place)
+    passes_with_read_only_tables(place)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("append", ["", "nokaslr", "kpti=on", "kpti=on nokaslr"])
 @pytest.mark.parametrize("cpu", ["max", NO_LPA2, NO_LSE])
 @pytest.mark.parametrize(
-    "size_and_bits",
-    ["4k-39", "4k-48", "4k-52", "16k-47", "16k-48", "16k-52", "64k-42", "64k-48", "64k-52"],
+    "size_and_bits", [f"{size}-{bits}" for size in build.MATRIX for bits in build.MATRIX[size]]
 )
 def test_the_matrix(machine, size_and_bits, cpu, append):
     if cpu == NO_LSE and size_and_bits.startswith("16k"):
         pytest.skip("the processor has no 16 KiB pages")
     place = machine(f"tiny-{size_and_bits}", cpu=cpu, smp=3, append=f"{KUNIT} {append}")
+    assert is_on(place)
+    passes_its_suites(place)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", build.KASAN)
+def test_kasan_with_tags(machine, kind):
+    place = machine(f"tiny-4k-52-{kind}", smp=3, append=KUNIT, extra_args=MTE)
+    assert f"KernelAddressSanitizer initialized ({kind.removeprefix('kasan-')}" in place.console()
     assert is_on(place)
     passes_its_suites(place)

@@ -13,7 +13,7 @@ import pytest
 from pagewright import build, ktap, source, workspace
 from pagewright.external import FOLDER
 from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU
+from pagewright.place import DEFAULT_CPU, MTE
 
 NMI = "irqchip.gicv3_pseudo_nmi=1"
 MATRIX = [f"{size}-{bits}" for size, all_bits in build.MATRIX.items() for bits in all_bits]
@@ -116,6 +116,13 @@ def test_all_at_once(machine, subtests, build, smp, cpu, append):
     outcomes = torture(place, subtests)
     if NMI in append:
         check_nmis(place, outcomes)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", build.KASAN)
+def test_all_at_once_with_kasan_tags(machine, subtests, kind):
+    place = machine(f"tiny-4k-52-{kind}", smp=3, memory="2G", append=NMI, extra_args=MTE)
+    check_nmis(place, torture(place, subtests))
 
 
 @pytest.mark.parametrize(

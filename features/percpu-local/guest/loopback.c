@@ -5,13 +5,17 @@
  *	loopback requests PAIRS NUMBER
  *	loopback stream PAIRS MEGABYTES
  *
- * PAIRS clients and as many servers run at the same time, each a process.  With
- * requests a client sends a byte and waits for one in return, NUMBER times;
- * with stream it sends MEGABYTES in pieces of 64 KiB.
+ * PAIRS clients and as many servers run at the same time, each a process on a
+ * CPU of its own, as long as there are enough: where the scheduler would place
+ * them differs from run to run, and with it what they cost.  With requests a
+ * client sends a byte and waits for one in return, NUMBER times; with stream it
+ * sends MEGABYTES in pieces of 64 KiB.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +31,17 @@ static void die(const char *what)
 {
 	perror(what);
 	exit(1);
+}
+
+/* Have this process run on one CPU, the same for the same number. */
+static void stay_on(int number)
+{
+	cpu_set_t cpus;
+
+	CPU_ZERO(&cpus);
+	CPU_SET(number % sysconf(_SC_NPROCESSORS_ONLN), &cpus);
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		die("sched_setaffinity");
 }
 
 /* Send what a socket gets back until the other side is done. */
@@ -69,7 +84,7 @@ static void fill(int fd, long megabytes)
 }
 
 /* Start a server and a client; the server accepts one connection. */
-static void start_pair(int requests, long amount)
+static void start_pair(int number, int requests, long amount)
 {
 	struct sockaddr_in address = {
 		.sin_family = AF_INET,
@@ -82,6 +97,7 @@ static void start_pair(int requests, long amount)
 	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)&address, &length))
 		die("listen");
 	if (!fork()) {
+		stay_on(2 * number);
 		fd = accept(listener, NULL, NULL);
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		if (requests)
@@ -91,6 +107,7 @@ static void start_pair(int requests, long amount)
 		_exit(0);
 	}
 	if (!fork()) {
+		stay_on(2 * number + 1);
 		fd = socket(AF_INET, SOCK_STREAM, 0);
 		if (connect(fd, (struct sockaddr *)&address, length))
 			die("connect");
@@ -115,7 +132,7 @@ int main(int argc, char *argv[])
 		return 2;
 	}
 	for (pairs = atoi(argv[2]); pairs > 0; pairs--)
-		start_pair(requests, atol(argv[3]));
+		start_pair(pairs - 1, requests, atol(argv[3]));
 	while (wait(&status) > 0)
 		failed |= status;
 	return failed ? 1 : 0;

@@ -23,7 +23,8 @@
  *
  * The entry code finds the trampoline's table and the reserved one at fixed distances from
  * TTBR1, so a CPU's top level is the last page of a block that is laid out like the
- * linker's: trampoline, reserved, top level.
+ * linker's: trampoline, reserved, top level. After boot the block is read-only, as the
+ * linker's is, where parts of the linear map can be.
  *
  * TTBR1 is loaded without CnP, as these tables are not common to all CPUs; TTBR0 keeps it.
  *
@@ -110,6 +111,10 @@ const struct local_percpu_space *percpu_local_space(void)
 }
 
 /* The tables at boot */
+
+/* How many pages of a block come before the top level. */
+#define PAGES_BELOW	((IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0) ?	\
+			  TRAMP_SWAPPER_OFFSET : RESERVED_SWAPPER_OFFSET) / PAGE_SIZE)
 
 static void * __init alloc_pages_of(unsigned int cpu, unsigned int nr)
 {
@@ -214,19 +219,14 @@ static pmd_t *pmd_of(pgd_t *pgdir, unsigned long addr)
 
 static int __init make_table(unsigned int cpu)
 {
-	unsigned int pages_below = TRAMP_SWAPPER_OFFSET / PAGE_SIZE;
 	struct percpu_local_table *table = &tables[cpu];
+	void *block = alloc_pages_of(cpu, PAGES_BELOW + 1);
 	unsigned long addr;
-	void *block;
 
-	if (!IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
-		pages_below = RESERVED_SWAPPER_OFFSET / PAGE_SIZE;
-
-	block = alloc_pages_of(cpu, pages_below + 1);
 	if (!block)
 		return -ENOMEM;
 
-	table->pgd = block + pages_below * PAGE_SIZE;
+	table->pgd = block + PAGES_BELOW * PAGE_SIZE;
 	table->phys = __pa(table->pgd);
 	memcpy(table->pgd, swapper_pg_dir, PAGE_SIZE);
 
@@ -298,6 +298,21 @@ no_memory:
 	return -ENOMEM;
 }
 
+/* Set an entry of a CPU's top level, which may be read-only. */
+static void noinstr set_top_level(const struct percpu_local_table *table, void *entry, u64 desc)
+{
+	write_kernel_pgd(entry, table->phys + offset_in_page(entry), __pgd(desc));
+}
+
+static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp, pmd_t pmd)
+{
+	/* With two levels, pmds are the top level. */
+	if (__is_defined(__PAGETABLE_PMD_FOLDED))
+		set_top_level(table, pmdp, pmd_val(pmd));
+	else
+		set_pmd(pmdp, pmd);
+}
+
 /**
  * arch_local_percpu_map() - pages of all areas were mapped: let the local region show them
  * @start: offset into the areas, of the first page
@@ -322,7 +337,7 @@ void arch_local_percpu_map(unsigned long start, unsigned long end)
 			 * CPUs have no business here yet.
 			 */
 			if (pmd_none(READ_ONCE(*local)))
-				set_pmd(local, pmd);
+				set_local_pmd(&tables[cpu], local, pmd);
 			next = pmd_addr_end(area + offset, area + end) - area;
 		}
 	}
@@ -389,8 +404,12 @@ void noinstr percpu_local_mirror(void *entry, u64 desc)
 		void *table = second ? tables[cpu].second_level : tables[cpu].pgd;
 		u64 *copy = table + offset;
 
-		if (READ_ONCE(*copy) == old)
+		if (READ_ONCE(*copy) != old)
+			continue;
+		if (second)
 			WRITE_ONCE(*copy, desc);
+		else
+			set_top_level(&tables[cpu], copy, desc);
 	}
 }
 
@@ -435,6 +454,30 @@ void percpu_local_sync_second_level(void)
 	}
 	dsb(ishst);
 	isb();
+}
+
+/**
+ * percpu_local_protect() - nobody writes to the blocks from here on
+ *
+ * They are all that is in their pages. Other tables of the kernel are writable, too.
+ *
+ * Context: end of boot, may sleep.
+ */
+void percpu_local_protect(void)
+{
+	unsigned int cpu;
+
+	if (!enabled)
+		return;
+
+	for_each_possible_cpu(cpu) {
+		void *block = (void *)tables[cpu].pgd - PAGES_BELOW * PAGE_SIZE;
+
+		if (set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1)) {
+			pr_warn("CPU %u's top level stays writable\n", cpu);
+			return;
+		}
+	}
 }
 
 /* Make @copies differ from @entries on the path to the local region only. */

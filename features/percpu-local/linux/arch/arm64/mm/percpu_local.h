@@ -25,4 +25,14 @@ extern ttbr_replace_fn_t idmap_cpu_replace_ttbr1;
 const struct percpu_local_table *percpu_local_table_of(unsigned int cpu);
 const struct local_percpu_space *percpu_local_space(void);
 
+#ifdef CONFIG_ARM64_PERCPU_LOCAL_MAP
+void percpu_local_protect(void);
+#else
+static inline void percpu_local_protect(void) { }
+#endif
+
+/* In mmu.c and pageattr.c. */
+void write_kernel_pgd(pgd_t *pgdp, phys_addr_t phys, pgd_t pgd);
+int set_linear_map_ro(unsigned long addr, int numpages);
+
 #endif /* __ARM64_MM_PERCPU_LOCAL_H */

@@ -10,7 +10,9 @@
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/pgtable.h>
+#include <linux/set_memory.h>
 #include <linux/smp.h>
+#include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 
 #include <asm/mmu_context.h>
@@ -119,6 +121,31 @@ static void the_block_is_laid_out_like_the_linkers(struct kunit *test)
 	}
 }
 
+/* Write what is there already: 0, or -EFAULT if it cannot be written. */
+static long try_to_write(void *table)
+{
+	return copy_to_kernel_nofault(table, table, sizeof(u64));
+}
+
+/* All is writable while the kernel boots: the test is run again later. */
+static void the_block_is_as_writable_as_the_linkers(struct kunit *test)
+{
+	long expected = try_to_write(swapper_pg_dir);
+	unsigned int cpu;
+
+	if (!can_set_direct_map())
+		expected = 0;
+	kunit_info(test, "the top levels are %s\n", expected ? "read-only" : "writable");
+	for_each_possible_cpu(cpu) {
+		void *pgd = percpu_local_table_of(cpu)->pgd;
+
+		KUNIT_EXPECT_EQ(test, try_to_write(pgd), expected);
+		KUNIT_EXPECT_EQ(test, try_to_write(pgd - RESERVED_SWAPPER_OFFSET), expected);
+		if (IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
+			KUNIT_EXPECT_EQ(test, try_to_write(pgd - TRAMP_SWAPPER_OFFSET), expected);
+	}
+}
+
 static void read_ttbr1(void *result)
 {
 	u64 *ttbr1 = result;
@@ -219,13 +246,20 @@ static void read_there(void *addr)
 /* A mapping that needs a new entry at the top is there for all CPUs, and goes for all. */
 static void new_top_level_entries_reach_all(struct kunit *test)
 {
-	/* The last page of the areas' space: too far up for any area. */
+	const struct local_percpu_space *space = percpu_local_space();
+	/* What an entry maps that each CPU has a copy of. */
+	unsigned long entry_size = CONFIG_PGTABLE_LEVELS > 4 ? P4D_SIZE :
+				   IS_ENABLED(CONFIG_ARM64_16K_PAGES) ? PUD_SIZE : PGDIR_SIZE;
+	/* The end of the areas' space: too far up for any area. */
 	unsigned long addr = PERCPU_AREAS_END - PMD_SIZE;
 	unsigned long *page = (unsigned long *)get_zeroed_page(GFP_KERNEL);
 	unsigned int cpu;
 
 	KUNIT_ASSERT_NOT_NULL(test, page);
-	KUNIT_ASSERT_EQ(test, leaf_at(swapper_pg_dir, addr), 0);
+	/* Tables stay: where one is from an earlier run, there is no new entry. */
+	while (entry_at(swapper_pg_dir, addr))
+		addr -= entry_size;
+	KUNIT_ASSERT_GT(test, addr, space->areas + num_possible_cpus() * space->stride);
 	*page = 0x5ca1ab1e;
 	KUNIT_ASSERT_EQ(test, vmap_page_range(addr, addr + PAGE_SIZE, virt_to_phys(page),
 					      PAGE_KERNEL), 0);
@@ -249,6 +283,7 @@ static void new_top_level_entries_reach_all(struct kunit *test)
 static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(tables_differ_in_the_path_only),
 	KUNIT_CASE(the_block_is_laid_out_like_the_linkers),
+	KUNIT_CASE(the_block_is_as_writable_as_the_linkers),
 	KUNIT_CASE(every_cpu_is_on_its_table),
 	KUNIT_CASE(local_regions_show_the_areas),
 	KUNIT_CASE(pointers_lead_into_the_space),
