@@ -46,11 +46,11 @@ def passes_its_suites(place: Machine) -> None:
     assert place.warnings() == ""
 
 
-def passes_with_read_only_tables(place: Machine) -> None:
+def passes_again(place: Machine, top_levels: str = "read-only") -> None:
     """Run the tables' suite again: while the kernel booted all was writable."""
     place.check(f"dmesg -c >/dev/null; echo 1 >{RESULTS}/percpu_local/run")
     log = place.check("dmesg")
-    assert "the top levels are read-only" in log
+    assert f"the top levels are {top_levels}" in log
     assert "not ok" not in log
     assert re.search(r"ok \d+ new_top_level_entries_reach_all", log)
     assert place.warnings() == ""
@@ -73,6 +73,14 @@ def test_suites_pass(machine, cpu, append):
     place = machine(cpu=cpu, smp=3, append=f"{KUNIT} {append}")
     assert is_on(place)
     passes_its_suites(place)
+    passes_again(place)
+
+
+@pytest.mark.parametrize("rodata", ["on", "off"])
+def test_where_the_linear_map_cannot_be_changed(machine, rodata):
+    place = machine(append=f"{KUNIT} rodata={rodata}")
+    passes_its_suites(place)
+    passes_again(place, "writable")
 
 
 def test_switched_off_it_is_as_without(machine):
@@ -185,7 +193,7 @@ def test_other_page_sizes_and_address_bits(machine, size_and_bits):
     place = machine(f"tiny-{size_and_bits}", smp=3, append=KUNIT)
     assert is_on(place)
     passes_its_suites(place)
-    passes_with_read_only_tables(place)
+    passes_again(place)
 
 
 @pytest.mark.full
@@ -200,6 +208,7 @@ def test_the_matrix(machine, size_and_bits, cpu, append):
     place = machine(f"tiny-{size_and_bits}", cpu=cpu, smp=3, append=f"{KUNIT} {append}")
     assert is_on(place)
     passes_its_suites(place)
+    passes_again(place)
 
 
 @pytest.mark.full
@@ -209,3 +218,4 @@ def test_kasan_with_tags(machine, kind):
     assert f"KernelAddressSanitizer initialized ({kind.removeprefix('kasan-')}" in place.console()
     assert is_on(place)
     passes_its_suites(place)
+    passes_again(place)

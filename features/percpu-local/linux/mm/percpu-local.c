@@ -69,9 +69,12 @@ static void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start, int p
 	arch_local_percpu_map(start, start + PFN_PHYS(page_end - page_start));
 }
 
+/* That many flushes, each of which waits for all CPUs, are worth more than what they spare. */
+#define PCPU_LOCAL_MAX_FLUSHES	16
+
 /*
- * Pages of all units of @chunk were unmapped. The units are far apart: flush each, or, if
- * that are more addresses than it is worth, all there is.
+ * Pages of all units of @chunk were unmapped. The units are far apart: flush each, and the
+ * local addresses, or all there is.
  */
 static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start, int page_end)
 {
@@ -79,7 +82,7 @@ static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start, int page_
 	unsigned long addr;
 	unsigned int cpu;
 
-	if ((pcpu_nr_units + 1) * (page_end - page_start) > PTRS_PER_PTE) {
+	if (pcpu_nr_units + 1 > PCPU_LOCAL_MAX_FLUSHES) {
 		flush_tlb_all();
 		return;
 	}
