@@ -93,8 +93,8 @@ def stress(name: str, options: str, quick: int, full: int) -> Workload:
 
 
 def tcp(name: str, full: int) -> Workload:
-    """Return a workload of two TCP connections, which first is run for a moment."""
-    command = f"{TESTS}/loopback {name} 2 SIZE"
+    """Return a workload of a TCP connection, which first is run for a moment."""
+    command = f"{TESTS}/loopback {name} 1 SIZE"
     return Workload(f"TCP {name}", command.replace("SIZE", "1"), command, 0, full)
 
 
@@ -126,8 +126,8 @@ WORKLOADS = (
     Workload("create memcgs", "", f"{TESTS}/memcgs create SIZE", 100, 10000),
     Workload("remove memcgs", "", f"{TESTS}/memcgs remove SIZE", 100, 10000),
     Workload("compile in a memcg", COMPILE_SETUP, COMPILE, 0, 8),
-    tcp("requests", 2000),
-    tcp("stream", 200),
+    tcp("requests", 4000),
+    tcp("stream", 400),
 )
 RUNS = 3
 

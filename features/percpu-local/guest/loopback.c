@@ -83,6 +83,17 @@ static void fill(int fd, long megabytes)
 		}
 }
 
+/* The kernel tunes buffers by the time that passes, unless their size was set. */
+static int new_socket(void)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0), size = 2 * PIECE;
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)) ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)))
+		die("socket");
+	return fd;
+}
+
 /* Start a server and a client; the server accepts one connection. */
 static void start_pair(int number, int requests, long amount)
 {
@@ -91,9 +102,9 @@ static void start_pair(int number, int requests, long amount)
 		.sin_addr.s_addr = htonl(INADDR_LOOPBACK),
 	};
 	socklen_t length = sizeof(address);
-	int listener = socket(AF_INET, SOCK_STREAM, 0), fd, one = 1;
+	int listener = new_socket(), fd, one = 1;
 
-	if (listener < 0 || bind(listener, (struct sockaddr *)&address, length) ||
+	if (bind(listener, (struct sockaddr *)&address, length) ||
 	    listen(listener, 1) || getsockname(listener, (struct sockaddr *)&address, &length))
 		die("listen");
 	if (!fork()) {
@@ -108,7 +119,7 @@ static void start_pair(int number, int requests, long amount)
 	}
 	if (!fork()) {
 		stay_on(2 * number + 1);
-		fd = socket(AF_INET, SOCK_STREAM, 0);
+		fd = new_socket();
 		if (connect(fd, (struct sockaddr *)&address, length))
 			die("connect");
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
