@@ -1225,7 +1225,7 @@ static int prepare(void)
 			if (!allocated[i])
 				return -ENOMEM;
 			/* Not always at the begin of a page. */
-			arenas[i] = allocated[i] + (i < LARGE ? 0 : PAGE_SIZE / 2 * i);
+			arenas[i] = allocated[i] + (i < LARGE ? 0 : LARGE_SIZE / 8 * i);
 		}
 		init_variables(arenas[i]);
 	}
