@@ -9,8 +9,8 @@ Two parts:
   context, from the beginning of a workload to its end, and those of programs, which should
   not differ. QEMU counts each by its address (counter.c), so neither depends on ticks or on
   how a task's time is accounted, and an idle CPU counts nothing. Each run is a boot of its
-  own, and the sides take turns. The spread is what the runs of one side differ by: a change
-  smaller than it says nothing.
+  own, and the sides take turns; those that differ most and take least have more runs. The
+  standard error is that of the mean of one side's runs.
 
 Sides: base is the unpatched kernel, without the patched one with this feature's symbol off
 (which tells what this feature changes from what others do), off the patched one with
@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import median
+from math import sqrt
+from statistics import mean, median, stdev
 
 from pagewright.external import FOLDER
 from pagewright.measure import Experiment, Figure, Part, Side, Values, Work
@@ -67,6 +68,7 @@ class Workload:
         command: is counted. Both have CPUS and SIZE filled in.
         quick: size of the quick variant; 0 if it has none.
         full: size of the full one.
+        runs: how often the full one runs.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Workload:
     command: str
     quick: int
     full: int
+    runs: int = 3
 
     def work(self, cpus: int, size: int, run: int) -> Work:
         """Return the work of one run."""
@@ -81,21 +84,26 @@ class Workload:
         script = script.replace("SIZE", str(size)).replace("CPUS", str(cpus))
         return Work(f"{self.name}, {cpus} CPUs, run {run}", script, timeout=3600)
 
-    def runs(self, works: dict[str, Values], cpus: int) -> list[Values]:
+    def printed(self, works: dict[str, Values], cpus: int) -> list[Values]:
         """Return what each run printed, of all works of a side."""
         return [v for name, v in works.items() if name.startswith(f"{self.name}, {cpus} CPUs")]
 
 
-def stress(name: str, options: str, quick: int, full: int) -> Workload:
+def stress(name: str, options: str, quick: int, full: int, runs: int = 3) -> Workload:
     """Return a workload of stress-ng with a fixed seed, which first runs for a moment."""
     command = f"stress-ng --quiet --no-rand-seed {options}"
-    return Workload(f"stress-ng --{name}", command.replace("SIZE", "1"), command, quick, full)
+    setup = command.replace("SIZE", "1")
+    return Workload(f"stress-ng --{name}", setup, command, quick, full, runs)
+
+
+# For workloads of seconds.
+MANY = 13
 
 
 def tcp(name: str, full: int) -> Workload:
     """Return a workload of a TCP connection, which first is run for a moment."""
     command = f"{TESTS}/loopback {name} 1 SIZE"
-    return Workload(f"TCP {name}", command.replace("SIZE", "1"), command, 0, full)
+    return Workload(f"TCP {name}", command.replace("SIZE", "1"), command, 0, full, MANY)
 
 
 COMPILE_FILES = (
@@ -120,8 +128,8 @@ COMPILE = f"""sh -c '
 """
 
 WORKLOADS = (
-    stress("vm", "--vm CPUS --vm-ops SIZE --vm-bytes 16m", 0, 8000),
-    stress("mmapfork", "--mmapfork 1 --mmapfork-ops SIZE", 0, 1),
+    stress("vm", "--vm CPUS --vm-ops SIZE --vm-bytes 16m", 0, 8000, MANY),
+    stress("mmapfork", "--mmapfork 1 --mmapfork-ops SIZE", 0, 1, MANY),
     stress("fork", "--fork CPUS --fork-ops SIZE", 100, 2000),
     Workload("create memcgs", "", f"{TESTS}/memcgs create SIZE", 100, 10000),
     Workload("remove memcgs", "", f"{TESTS}/memcgs remove SIZE", 100, 10000),
@@ -129,7 +137,6 @@ WORKLOADS = (
     tcp("requests", 4000),
     tcp("stream", 400),
 )
-RUNS = 3
 
 
 def operations(model: str, sides: tuple[Side, ...], quick: bool) -> Part:
@@ -151,8 +158,8 @@ def workloads(quick: bool) -> Iterator[Part]:
         ]
     for cpus, sides in kinds:
         options = {"icount": True, "count": True, "memory": "2G", "smp": cpus}
-        for run in range(1 if quick else RUNS):
-            sized = [(w, w.quick if quick else w.full) for w in WORKLOADS]
+        for run in range(1 if quick else MANY):
+            sized = [(w, w.quick if quick else w.full) for w in WORKLOADS if run < w.runs]
             yield Part(options, [w.work(cpus, size, run) for w, size in sized if size], sides)
 
 
@@ -198,16 +205,16 @@ def operation_figures(values: dict[str, dict[str, Values]]) -> Iterator[Figure]:
 
 
 def workload_figures(values: dict[str, dict[str, Values]], suffix: str) -> Iterator[Figure]:
-    """Make the tables of the workloads: medians of the runs, and what they differ by."""
+    """Make the tables of the workloads: medians of the runs, and how sure the mean is."""
     tables: list[tuple[str, str, Callable[[list[Values]], float]]] = [
         ("instructions of the kernel", "million", lambda runs: median(counts(runs, "kernel"))),
         ("instructions of programs", "million", lambda runs: median(counts(runs, "user"))),
-        ("spread of the kernel's", "%", lambda runs: spread(counts(runs, "kernel"))),
+        ("standard error of the kernel's", "%", lambda runs: error(counts(runs, "kernel"))),
     ]
     for cpus in (4, 8):
         for group, unit, get in tables:
             for workload in WORKLOADS:
-                by_side = {side: workload.runs(works, cpus) for side, works in values.items()}
+                by_side = {side: workload.printed(works, cpus) for side, works in values.items()}
                 numbers = {side: get(runs) for side, runs in by_side.items() if runs}
                 if numbers:
                     yield Figure(f"{group}, {cpus} CPUs{suffix}", workload.name, unit, numbers)
@@ -218,9 +225,11 @@ def counts(runs: list[Values], key: str) -> list[float]:
     return [int(run[key]) / 1e6 for run in runs]
 
 
-def spread(numbers: list[float]) -> float:
-    """Return by how much numbers differ at most, in percent."""
-    return (max(numbers) - min(numbers)) / median(numbers) * 100
+def error(numbers: list[float]) -> float:
+    """Return the standard error of the mean of numbers, in percent of it."""
+    if len(numbers) < 2:
+        return 0
+    return stdev(numbers) / sqrt(len(numbers)) / mean(numbers) * 100
 
 
 EXPERIMENT = Experiment(
