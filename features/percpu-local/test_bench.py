@@ -51,7 +51,8 @@ def test_workloads_count_kernel_and_programs(figures):
     for (group, name), values in figures.items():
         if group.startswith("instructions of"):
             assert all(value > 0 for value in values.values()), name
-    kernel = figures["instructions of the kernel, 4 CPUs", "stress-ng --fork"]
+    # The one that differs least from run to run.
+    kernel = figures["instructions of the kernel, 4 CPUs", "create memcgs"]
     assert kernel["patched"] < kernel["base"]
 
 
