@@ -587,7 +587,8 @@ static int plug_cpus(void *arg)
 		view->size = sizeof(module_bytes);
 		percpu_view_compare(view);
 
-		if (add_cpu(cpu) || !memory) {
+		/* It is 1 if somebody else was faster. */
+		if (add_cpu(cpu) < 0 || !memory) {
 			me->errors++;
 		} else {
 			percpu_view_compare(view);
