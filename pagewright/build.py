@@ -53,11 +53,14 @@ def _tiny(*fragments: str) -> Recipe:
 
 
 # Every page size and number of kernel address bits, and KASAN with tags.
-MATRIX = {"4k": (39, 48, 52), "16k": (47, 48, 52), "64k": (42, 48, 52)}
+MATRIX = [
+    f"{size}-{bits}"
+    for size, all_bits in {"4k": (39, 48, 52), "16k": (47, 48, 52), "64k": (42, 48, 52)}.items()
+    for bits in all_bits
+]
 RECIPES |= {
     f"tiny-{size}-{bits}": _tiny(f"pages-{size}", f"va-{bits}")
-    for size, all_bits in MATRIX.items()
-    for bits in all_bits
+    for size, bits in (name.split("-") for name in MATRIX)
 }
 KASAN = ("kasan-sw-tags", "kasan-hw-tags")
 RECIPES |= {f"tiny-4k-52-{kind}": _tiny("pages-4k", "va-52", kind) for kind in KASAN}

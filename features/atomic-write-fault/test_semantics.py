@@ -14,6 +14,7 @@ import pytest
 
 from pagewright import ktap, source, workspace
 from pagewright.machine import Machine
+from pagewright.place import MTE
 
 TESTS = "/usr/lib/tests/atomic-write-fault"
 OFF = "arm64.atomic_write_fault=0"
@@ -40,7 +41,7 @@ def test_semantics_with_the_faults_of_hardware(machine: Boot, subtests) -> None:
 
 
 def test_semantics_with_memory_tagging(machine: Boot, subtests) -> None:
-    place = machine(single_threaded=True, extra_args=("-machine", "mte=on"))
+    place = machine(single_threaded=True, extra_args=MTE)
     check_semantics(place, subtests)
 
 

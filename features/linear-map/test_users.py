@@ -14,7 +14,7 @@ import pytest
 
 from pagewright import linearmap
 from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU
+from pagewright.place import DEFAULT_CPU, MTE
 
 TESTS = "/usr/lib/tests/linear-map"
 MIB = 1 << 20
@@ -133,7 +133,7 @@ def test_users_at_the_same_time(blocks, build, delay):
 
 @builds
 def test_memory_tags(blocks, harness, build):
-    place = blocks(build, extra_args=("-machine", "mte=on"))
+    place = blocks(build, extra_args=MTE)
     assert "Memory Tagging Extension" in place.console()
     harness(place, "memory_tags")
 

@@ -56,6 +56,13 @@ def passes_again(place: Machine, top_levels: str = "read-only") -> None:
     assert place.warnings() == ""
 
 
+def passes_with_local_map(place: Machine) -> None:
+    """Assert that the map is on, and that the suites pass at boot and with read-only tables."""
+    assert is_on(place)
+    passes_its_suites(place)
+    passes_again(place)
+
+
 @pytest.mark.parametrize(
     ("cpu", "append"),
     [
@@ -71,9 +78,7 @@ def passes_again(place: Machine, top_levels: str = "read-only") -> None:
 )
 def test_suites_pass(machine, cpu, append):
     place = machine(cpu=cpu, smp=3, append=f"{KUNIT} {append}")
-    assert is_on(place)
-    passes_its_suites(place)
-    passes_again(place)
+    passes_with_local_map(place)
 
 
 # With KFENCE the linear map can be changed, unless its pool is made at boot.
@@ -192,24 +197,18 @@ def test_many_cpus_boot(machine, cpus):
 @pytest.mark.parametrize("size_and_bits", ["4k-39", "64k-42"])
 def test_other_page_sizes_and_address_bits(machine, size_and_bits):
     place = machine(f"tiny-{size_and_bits}", smp=3, append=KUNIT)
-    assert is_on(place)
-    passes_its_suites(place)
-    passes_again(place)
+    passes_with_local_map(place)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("append", ["", "nokaslr", "kpti=on", "kpti=on nokaslr"])
 @pytest.mark.parametrize("cpu", ["max", NO_LPA2, NO_LSE])
-@pytest.mark.parametrize(
-    "size_and_bits", [f"{size}-{bits}" for size in build.MATRIX for bits in build.MATRIX[size]]
-)
+@pytest.mark.parametrize("size_and_bits", build.MATRIX)
 def test_the_matrix(machine, size_and_bits, cpu, append):
     if cpu == NO_LSE and size_and_bits.startswith("16k"):
         pytest.skip("the processor has no 16 KiB pages")
     place = machine(f"tiny-{size_and_bits}", cpu=cpu, smp=3, append=f"{KUNIT} {append}")
-    assert is_on(place)
-    passes_its_suites(place)
-    passes_again(place)
+    passes_with_local_map(place)
 
 
 @pytest.mark.full
@@ -217,6 +216,4 @@ def test_the_matrix(machine, size_and_bits, cpu, append):
 def test_kasan_with_tags(machine, kind):
     place = machine(f"tiny-4k-52-{kind}", smp=3, append=KUNIT, extra_args=MTE)
     assert f"KernelAddressSanitizer initialized ({kind.removeprefix('kasan-')}" in place.console()
-    assert is_on(place)
-    passes_its_suites(place)
-    passes_again(place)
+    passes_with_local_map(place)

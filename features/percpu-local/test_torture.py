@@ -16,7 +16,6 @@ from pagewright.machine import Machine
 from pagewright.place import DEFAULT_CPU, MTE
 
 NMI = "irqchip.gicv3_pseudo_nmi=1"
-MATRIX = [f"{size}-{bits}" for size, all_bits in build.MATRIX.items() for bits in all_bits]
 # No LSE, no VHE: what is one instruction elsewhere is a loop of exclusive accesses here.
 OLD_CPU = "cortex-a72"
 
@@ -108,7 +107,7 @@ def full(*values: object) -> object:
         full("patched-voluntary-4k", 4, DEFAULT_CPU, ""),
         full("patched-16k", 4, DEFAULT_CPU, ""),
         full("patched-64k", 4, DEFAULT_CPU, ""),
-        *(full(f"tiny-{name}", 3, DEFAULT_CPU, NMI) for name in MATRIX if name != "4k-39"),
+        *(full(f"tiny-{name}", 3, DEFAULT_CPU, NMI) for name in build.MATRIX if name != "4k-39"),
     ],
 )
 def test_all_at_once(machine, subtests, build, smp, cpu, append):

@@ -413,7 +413,7 @@ static void *rain_fall(void *data)
 
 			rain->errors += !error;
 			if (error && !(frame_flags(frame) & FLAG_HUGE)) {
-				rain->kernels += !rain->kernel[frame - rain->first];
+				rain->kernels++;
 				rain->kernel[frame - rain->first] = true;
 				continue;
 			}

@@ -473,10 +473,8 @@ void percpu_local_protect(void)
 	for_each_possible_cpu(cpu) {
 		void *block = (void *)tables[cpu].pgd - PAGES_BELOW * PAGE_SIZE;
 
-		if (set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1)) {
+		if (set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1))
 			pr_warn("CPU %u's top level stays writable\n", cpu);
-			return;
-		}
 	}
 }
 
