@@ -4,22 +4,37 @@ By default a machine is a QEMU on this computer. With --lg-env FILE (an option o
 labgrid's own pytest plugin) it is the target "main" of that environment, which
 already runs a patched kernel and our guest; a test that needs what such a place
 does not have is skipped, with the reason.
+
+A test that fails leaves what its machines left (see pagewright/machine/evidence.py) in
+out/VERSION/logs/TEST.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pagewright.machine import Machine, MachineOptions, boot
-from pagewright.place import options_for
+from pagewright.host import workspace
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import source
+from pagewright.machine import evidence
+from pagewright.machine.inputs import options_for
+from pagewright.machine.machine import Machine, MachineOptions, boot
+from pagewright.results import ktap
 
 Factory = Callable[..., Machine]
+Report = Callable[[str], None]
+GuestProgram = Callable[..., None]
+
+SPACE = workspace.find()
+SPACE.make_importable()
 
 # What a place runs unless its environment file says otherwise (options: build:).
 DEFAULT_BUILD = "patched-4k"
@@ -55,6 +70,62 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
+# --- Evidence -----------------------------------------------------------------
+
+
+def logs_of(node: pytest.Item | pytest.Collector) -> Path:
+    """Return the folder for what the machines of a test leave if it fails."""
+    name = re.sub(r"[^\w.-]+", "-", node.nodeid.removesuffix("]")).strip("-")
+    return SPACE.out / "logs" / name
+
+
+def own_logs(item: pytest.Item) -> Path:
+    """Return where machines write that are booted while a test runs."""
+    return logs_of(item).with_name(f".{logs_of(item).name}")
+
+
+def shared_logs(module: pytest.Item | pytest.Collector) -> Path:
+    """Return where machines write that the tests of a module share."""
+    return logs_of(module).with_name(f".{logs_of(module).name}-shared")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep what machines write while the test runs, until it is known how it ended."""
+    for old in (logs_of(item), own_logs(item)):
+        shutil.rmtree(old, ignore_errors=True)
+    with evidence.kept_in(own_logs(item)):
+        result = yield
+    shutil.rmtree(own_logs(item), ignore_errors=True)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Copy what the machines of a failed test have written, and say where it is."""
+    report = yield
+    if report.failed:
+        target = logs_of(item)
+        for folder in own_logs(item).glob("*"):
+            evidence.copy(folder, target / folder.name)
+        if "shared_machine" in getattr(item, "fixturenames", ()):
+            module = item.getparent(pytest.Module)
+            for folder in shared_logs(module).glob("*"):
+                evidence.copy(folder, target / f"shared-{folder.name}")
+        if target.exists():
+            report.sections.append(("machines", f"their logs are in {target}"))
+    return report
+
+
+# --- Machines -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def space() -> Workspace:
+    """Return the repository."""
+    return SPACE
+
+
 @pytest.fixture(scope="session")
 def place(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
     """Connect to the place that --lg-env names, once; None without that option."""
@@ -69,9 +140,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
 def _boot(place: Machine | None, stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
     """Return the place, if the test can run there; or boot a machine, until the stack closes."""
     if place is None:
-        return stack.enter_context(boot(options_for(name, **options)))
+        return stack.enter_context(boot(options_for(SPACE, name, **options)))
     if name != (runs := place.build or DEFAULT_BUILD):
         pytest.skip(f"the place given by --lg-env runs {runs}, not {name}")
+    for made_here in ("modules_from", "count"):
+        if options.get(made_here):
+            pytest.skip(f"the place given by --lg-env does not have {made_here}")
     if missing := place.unmet(MachineOptions(Path(), Path(), **options)):
         pytest.skip(f"the place given by --lg-env does not have {', '.join(missing)}")
     return place
@@ -93,24 +167,72 @@ def machine(place: Machine | None) -> Iterator[Factory]:
 
 
 @pytest.fixture(scope="module")
-def shared_machine(place: Machine | None) -> Iterator[Factory]:
+def shared_machine(place: Machine | None, request: pytest.FixtureRequest) -> Iterator[Factory]:
     """Boot machines that all tests of a module share, one for each set of arguments.
 
     For tests that leave the machine as they found it. One that has died is
     replaced.
     """
     stacks: dict[str, tuple[ExitStack, Machine]] = {}
+    logs = shared_logs(request.node)
 
     def factory(build: str = DEFAULT_BUILD, **options: Any) -> Machine:
         key = repr((build, sorted(options.items())))
         if key in stacks and stacks[key][1].broken and not stacks[key][1].fixed:
             stacks.pop(key)[0].close()
         if key not in stacks:
-            with ExitStack() as stack:
+            with ExitStack() as stack, evidence.kept_in(logs):
                 booted = _boot(place, stack, build, options)
                 stacks[key] = (stack.pop_all(), booted)
         return stacks[key][1]
 
     with ExitStack() as all_stacks:
+        all_stacks.callback(shutil.rmtree, logs, ignore_errors=True)
         all_stacks.callback(lambda: [stack.close() for stack, _ in stacks.values()])
         yield factory
+
+
+# --- Results of guests ----------------------------------------------------------
+
+
+@pytest.fixture
+def report_ktap(subtests: pytest.Subtests) -> Report:
+    """Report each case of a text in KTAP or TAP as a result of its own."""
+
+    def report(text: str) -> None:
+        ktap.report(ktap.parse(text, source.ensure(SPACE).path), subtests)
+
+    return report
+
+
+@pytest.fixture
+def guest_program(report_ktap: Report) -> GuestProgram:
+    """Run a guest program, each of its tests a result of its own; no complaint may follow.
+
+    Called with the machine, the command, a function that returns unexpected complaints of
+    the kernel, and seconds of time.
+    """
+
+    def run(
+        place: Machine,
+        command: str,
+        complaints: Callable[[Machine], str] = Machine.warnings,
+        timeout: float = 600,
+    ) -> None:
+        result = place.run(command, timeout)
+        report_ktap(result.output)
+        assert result.status == 0, result.output
+        assert complaints(place) == ""
+
+    return run
+
+
+@pytest.fixture
+def kunit_suites(report_ktap: Report) -> Callable[[Machine, Sequence[str]], None]:
+    """Report the results of KUnit suites that ran while a machine booted."""
+
+    def run(place: Machine, suites: Sequence[str]) -> None:
+        for results in place.read(*(f"/sys/kernel/debug/kunit/{s}/results" for s in suites)):
+            report_ktap(results)
+
+    return run

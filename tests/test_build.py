@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pagewright import build, workspace
-from pagewright.errors import PagewrightError
-from pagewright.run import run
+from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.host.run import run
+from pagewright.kernel import build, recipes
 
 SPACE = workspace.find()
 
@@ -20,10 +21,10 @@ def test_unmet_symbols_are_named():
 def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkeypatch):
     fragment = tmp_path / "wrong.config"
     fragment.write_text("CONFIG_NO_SUCH_SYMBOL=y\n")
-    good = build.ensure("patched-4k")
+    good = build.ensure(SPACE, "patched-4k")
     out = tmp_path / "out"
     out.mkdir()
-    scratch = build.Build("scratch", out, good.tree, good.kernel_version)
+    scratch = build.Build("scratch", out, good.tree, good.source)
     fragments = [SPACE.root / "base" / "6.12" / "config" / "virt.config", fragment]
     with pytest.raises(PagewrightError) as error:
         build.configure(SPACE, scratch, fragments)
@@ -33,7 +34,7 @@ def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkey
 
 def test_unknown_build_lists_the_known_ones():
     with pytest.raises(PagewrightError, match="patched-4k"):
-        build.ensure("patched-5k")
+        build.ensure(SPACE, "patched-5k")
 
 
 def test_features_are_in_the_patched_build_and_not_in_the_base():
@@ -47,7 +48,7 @@ def test_features_are_in_the_patched_build_and_not_in_the_base():
         and "naive" not in file.name
     }
     assert len(objects) > len(SPACE.features())
-    patched, base = build.ensure("patched-4k"), build.ensure("base-4k")
+    patched, base = build.ensure(SPACE, "patched-4k"), build.ensure(SPACE, "base-4k")
     assert all((patched.out / name).exists() for name in objects)
     assert not any((base.out / name).exists() for name in objects)
 
@@ -57,7 +58,8 @@ def test_features_are_in_the_patched_build_and_not_in_the_base():
 def test_symbol_off_leaves_no_code_of_the_feature(feature):
     # What builds on it selects it.
     dependents = [f.name for f in SPACE.features() if feature.name in f.builds_on]
-    built = build.ensure("patched-4k", without=(feature.name, *dependents))
+    name = recipes.without("patched-4k", [feature.name, *dependents])
+    built = build.ensure(SPACE, name)
     symbols = run(["aarch64-linux-gnu-nm", built.vmlinux])
     for file in feature.new_files():
         assert not (built.out / file.with_suffix(".o")).exists(), file
@@ -65,7 +67,7 @@ def test_symbol_off_leaves_no_code_of_the_feature(feature):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", sorted(set(build.RECIPES) - {"base-4k", "patched-4k"}))
+@pytest.mark.parametrize("name", sorted(set(recipes.names(SPACE)) - {"base-4k", "patched-4k"}))
 def test_every_build_boots(name, machine):
     guest = machine(name)
     sizes = {"4k": "4096", "16k": "16384", "64k": "65536"}

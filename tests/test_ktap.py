@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
-from pagewright import ktap, source, workspace
-from pagewright.errors import PagewrightError
+from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.kernel import source
+from pagewright.results import ktap
 
 pytest_plugins = "pytester"
 
@@ -140,7 +142,7 @@ def test_the_parser_is_gone_after_use(parse):
 def test_report_gives_each_case_a_result_of_its_own(pytester):
     pytester.makepyfile(
         """
-        from pagewright.ktap import Case, report
+        from pagewright.results.ktap import Case, report
 
         def test_some(subtests):
             report([Case("a", "pass"), Case("b", "fail", "why"), Case("c", "crash"),

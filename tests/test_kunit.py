@@ -10,9 +10,8 @@ import re
 
 import pytest
 
-from pagewright import ktap, source, workspace
-from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU
+from pagewright.host import workspace
+from pagewright.machine.options import DEFAULT_CPU
 
 SPACE = workspace.find()
 SUITES = [suite for feature in SPACE.features() for suite in feature.kunit_suites]
@@ -35,26 +34,19 @@ test $(cat /proc/sys/vm/nr_hugepages) = 0
 """
 
 
-def run_suites(guest: Machine, suites: list[str], subtests: pytest.Subtests) -> None:
-    tree = source.ensure(SPACE).path
-    for suite in suites:
-        text = guest.check(f"cat /sys/kernel/debug/kunit/{suite}/results")
-        ktap.report(ktap.parse(text, tree), subtests)
-
-
 @pytest.mark.parametrize("memory", ["1G", "4G"])
-def test_kunit(machine, subtests, memory):
+def test_kunit(machine, kunit_suites, memory):
     """With and without blocks of 1 GiB."""
     guest = machine("patched-4k", memory=memory, append="kunit.enable=1 hugetlb_free_vmemmap=on")
-    run_suites(guest, SUITES, subtests)
+    kunit_suites(guest, SUITES)
     assert guest.warnings() == ""
 
 
 @pytest.mark.parametrize("cpu", [DEFAULT_CPU, UNLISTED_CPU])
-def test_kunit_and_modules_under_the_debug_build(machine, subtests, cpu):
+def test_kunit_and_modules_under_the_debug_build(machine, kunit_suites, cpu):
     append = "kunit.enable=1 pgtable_transition_check=on hugetlb_free_vmemmap=on"
     guest = machine("debug-4k", cpu=cpu, append=append)
-    run_suites(guest, SUITES + DEBUG_SUITES, subtests)
+    kunit_suites(guest, SUITES + DEBUG_SUITES)
     guest.check(MODULES, timeout=300)
     guest.check(HUGEPAGES, timeout=300)
     assert guest.warnings() == ""

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pagewright import build, guest, klog
-from pagewright.errors import PagewrightError
-from pagewright.machine import Machine, MachineOptions, boot
+from pagewright.guest import image
+from pagewright.host.errors import PagewrightError
+from pagewright.kernel import build
+from pagewright.machine import klog
+from pagewright.machine.machine import Machine, MachineOptions, boot
 
 BUILD = "base-4k"
 
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="these test
 
 
 @pytest.fixture(scope="module")
-def options():
-    return MachineOptions(build.ensure(BUILD).image, guest.ensure())
+def options(space):
+    return MachineOptions(build.ensure(space, BUILD).image, image.ensure(space))
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +299,7 @@ def test_an_exception_leaves_nothing_running(options):
 CHILD = """
 import sys
 from pathlib import Path
-from pagewright.machine import MachineOptions, boot
+from pagewright.machine.machine import MachineOptions, boot
 
 with boot(MachineOptions(Path(sys.argv[1]), Path(sys.argv[2]))) as machine:
     print("up", flush=True)

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from pagewright import measure, report, workspace
-from pagewright.errors import PagewrightError
-from pagewright.measure import Experiment, Figure, Part, Report, Side, Work
+from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.results import measure, report
+from pagewright.results.measure import Experiment, Figure, Part, Report, Side, Work
 
 SPACE = workspace.find()
 
@@ -91,7 +92,7 @@ def test_tables_have_columns_of_their_own(sample):
 def test_parts_run_on_their_own_sides_or_on_those_asked_for(monkeypatch, only_these):
     ran = []
 
-    def run(what, part, side):
+    def run(space, what, part, side):
         ran.append((side.label, part.works[0].name))
         return {work.name: {"n": "1"} for work in part.works}
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 from labgrid.util import get_free_port
 
-from pagewright import build, guest
+from pagewright.guest import image
+from pagewright.kernel import build
 
 ROOT = Path(__file__).parent.parent
 REMOTE = Path(__file__).parent / "remote"
@@ -54,7 +55,7 @@ def running(command, log, **kwargs):
 
 
 @pytest.fixture
-def board_port(tmp_path):
+def board_port(space, tmp_path):
     """The TCP port that is the serial port of a board running our kernel and guest."""
     port = get_free_port()
     command = [
@@ -64,8 +65,8 @@ def board_port(tmp_path):
         *("-accel", "tcg,thread=single"),
         *("-nic", "none", "-display", "none", "-monitor", "none", "-no-reboot"),
         *("-serial", f"tcp:127.0.0.1:{port},server=on,wait=off"),
-        *("-kernel", str(build.ensure(BOARD_BUILD).image)),
-        *("-drive", f"if=virtio,format=raw,snapshot=on,file={guest.ensure()}"),
+        *("-kernel", str(build.ensure(space, BOARD_BUILD).image)),
+        *("-drive", f"if=virtio,format=raw,snapshot=on,file={image.ensure(space)}"),
         *("-append", "root=/dev/vda rw init=/init console=ttyAMA0 panic=-1"),
     ]
     with running(command, tmp_path / "board.log"):

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pagewright import source, workspace
-from pagewright.errors import PagewrightError
-from pagewright.run import run
+from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.host.run import run
+from pagewright.kernel import source
 
 PAGEWRIGHT = str(Path(sys.executable).with_name("pagewright"))
 
@@ -63,7 +64,7 @@ def test_unknown_point_release_lists_what_there_is(monkeypatch, tmp_path):
 def test_signal_leaves_nothing_running(number):
     mark = f"sleep 1234.{os.getpid()}"
     code = (
-        "from pagewright import cli; from pagewright.run import run\n"
+        "from pagewright import cli; from pagewright.host.run import run\n"
         f"cli.app = lambda: run(['sh', '-c', '{mark} & {mark}'])\n"
         "cli.main()"
     )
@@ -97,7 +98,7 @@ def test_every_command_has_help():
 
 def test_second_run_waits_and_says_for_whom(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from pagewright.workspace import lock\n"
+        "import sys; from pathlib import Path; from pagewright.host.lock import lock\n"
         "with lock(Path(sys.argv[1]), 'the thing'): print('in', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -116,7 +117,7 @@ def test_second_run_waits_and_says_for_whom(tmp_path):
 
 def test_killed_run_leaves_nothing_running():
     mark = f"sleep 4321.{os.getpid()}"
-    code = f"from pagewright.run import run; run(['sh', '-c', 'exec {mark}'])"
+    code = f"from pagewright.host.run import run; run(['sh', '-c', 'exec {mark}'])"
     child = subprocess.Popen([sys.executable, "-c", code])
     wait_until(lambda: running(mark))
     child.kill()

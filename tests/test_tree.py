@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pagewright import tree
-from pagewright.errors import PagewrightError
-from pagewright.run import run
-from pagewright.source import Source
-from pagewright.workspace import Workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import tree
+from pagewright.kernel.source import Source
 
 MAIN = "".join(f"line {n}\n" for n in range(1, 31))
 

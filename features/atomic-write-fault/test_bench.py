@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pagewright import measure, workspace
+from pagewright.host import workspace
+from pagewright.results import measure
 
 SPACE = workspace.find()
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import pytest
 
-from pagewright.machine import Machine, boot
-from pagewright.place import options_for
+from pagewright.host.workspace import Workspace
+from pagewright.machine.inputs import options_for
+from pagewright.machine.machine import Machine, boot
 
 POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
 OFF = "arm64.atomic_write_fault=0"
@@ -301,6 +302,7 @@ def spent(place: Machine, kind: str, *arguments: str) -> float:
 @pytest.fixture
 def costs(
     request: pytest.FixtureRequest,
+    space: Workspace,
 ) -> Callable[[str, Sequence[tuple[str, ...]]], list[float]]:
     """Measure on a build: instructions per fault of each job."""
     if request.config.getoption("lg_env"):
@@ -311,7 +313,7 @@ def costs(
         # A layout of the kernel's memory that chance made at boot costs a little, too.
         for _ in range(BOOTS):
             # Ended at once: a machine that counts instructions is never idle.
-            with boot(options_for(build, icount=True, smp=1)) as place:
+            with boot(options_for(space, build, icount=True, smp=1)) as place:
                 # In turns, because what a run costs depends a little on what ran before;
                 # the first round fills caches (pages, slabs) for the others.
                 rounds += [[spent(place, *job) for job in jobs] for _ in range(ROUNDS + 1)][1:]

@@ -8,65 +8,56 @@ where CPUs run in parallel it reports atomics as writes by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from pagewright import ktap, source, workspace
-from pagewright.machine import Machine
-from pagewright.place import MTE
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import MTE
 
 TESTS = "/usr/lib/tests/atomic-write-fault"
+# With EVERY=N, each Nth instruction only.
+SEMANTICS = f"{TESTS}/semantics"
 OFF = "arm64.atomic_write_fault=0"
 EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
 
 Boot = Callable[..., Machine]
 
 
-def check_semantics(place: Machine, subtests: Any, every: int = 1) -> None:
-    """Run the guest program, with every Nth instruction; each test is a result of its own."""
-    result = place.run(f"EVERY={every} {TESTS}/semantics", timeout=600)
-    tree = source.ensure(workspace.find()).path
-    ktap.report(ktap.parse(result.output, tree), subtests)
-    assert result.status == 0, result.output
-    assert place.warnings() == ""
+def test_semantics(machine: Boot, guest_program) -> None:
+    guest_program(machine(), SEMANTICS)
 
 
-def test_semantics(machine: Boot, subtests) -> None:
-    check_semantics(machine(), subtests)
+def test_semantics_with_the_faults_of_hardware(machine: Boot, guest_program) -> None:
+    guest_program(machine(single_threaded=True), SEMANTICS)
 
 
-def test_semantics_with_the_faults_of_hardware(machine: Boot, subtests) -> None:
-    check_semantics(machine(single_threaded=True), subtests)
-
-
-def test_semantics_with_memory_tagging(machine: Boot, subtests) -> None:
+def test_semantics_with_memory_tagging(machine: Boot, guest_program) -> None:
     place = machine(single_threaded=True, extra_args=MTE)
-    check_semantics(place, subtests)
+    guest_program(place, SEMANTICS)
 
 
-def test_semantics_with_numa_balancing(machine: Boot, subtests) -> None:
+def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
     """Two pretended nodes; the guest skips its test if the kernel cannot pretend."""
-    check_semantics(machine(single_threaded=True, append="numa=fake=2"), subtests)
+    guest_program(machine(single_threaded=True, append="numa=fake=2"), SEMANTICS)
 
 
-def test_semantics_with_pan_in_software(machine: Boot, subtests) -> None:
+def test_semantics_with_pan_in_software(machine: Boot, guest_program) -> None:
     """An Armv8.0 CPU: no PAN, no LSE, and 32-bit tasks."""
     place = machine(single_threaded=True, cpu="cortex-a72")
     assert "emulated: Privileged Access Never" in place.console()
-    check_semantics(place, subtests)
+    guest_program(place, SEMANTICS)
 
 
-def test_semantics_switched_off(machine: Boot, subtests) -> None:
-    check_semantics(machine(single_threaded=True, append=OFF), subtests)
+def test_semantics_switched_off(machine: Boot, guest_program) -> None:
+    guest_program(machine(single_threaded=True, append=OFF), SEMANTICS)
 
 
-def test_semantics_without_exclusives(machine: Boot, subtests) -> None:
-    check_semantics(machine(single_threaded=True, append=EXCLUSIVE_OFF), subtests)
+def test_semantics_without_exclusives(machine: Boot, guest_program) -> None:
+    guest_program(machine(single_threaded=True, append=EXCLUSIVE_OFF), SEMANTICS)
 
 
-def test_semantics_of_the_base_kernel(machine: Boot, subtests) -> None:
-    check_semantics(machine(build="base-4k", single_threaded=True), subtests)
+def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
+    guest_program(machine(build="base-4k", single_threaded=True), SEMANTICS)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +68,11 @@ def test_semantics_of_the_base_kernel(machine: Boot, subtests) -> None:
         pytest.param("on", 11, marks=pytest.mark.full),
     ],
 )
-def test_semantics_under_lockdep_and_kasan(machine: Boot, subtests, mte: str, every: int) -> None:
+def test_semantics_under_lockdep_and_kasan(
+    machine: Boot, guest_program, mte: str, every: int
+) -> None:
     place = machine("debug-4k", single_threaded=True, extra_args=("-machine", f"mte={mte}"))
-    check_semantics(place, subtests, every)
+    guest_program(place, f"EVERY={every} {SEMANTICS}")
 
 
 def run_compat(place: Machine) -> dict[str, str]:

@@ -7,19 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pagewright import ktap, source, workspace
-from pagewright.errors import PagewrightError
-from pagewright.machine import Machine
+from pagewright.host.errors import PagewrightError
 
 SUITE = "/sys/kernel/debug/kunit/cpu_pause"
 SYSFS = "/sys/kernel/cpu_pause"
 NMI = "irqchip.gicv3_pseudo_nmi=1"
-
-
-def run_suite(place: Machine, subtests: pytest.Subtests) -> None:
-    tree = source.ensure(workspace.find()).path
-    ktap.report(ktap.parse(place.check(f"cat {SUITE}/results"), tree), subtests)
-    assert place.warnings() == ""
 
 
 EVERY_DAY = [(2, ""), (4, ""), (4, NMI)]
@@ -35,24 +27,26 @@ WIDE = [(cpus, nmi) for cpus in (1, 2, 4, 16, 64) for nmi in ("", NMI)]
     ],
     ids=lambda value: value if isinstance(value, int) else ("nmi" if value else "irq"),
 )
-def test_stress(machine, subtests, smp, nmi):
+def test_stress(machine, kunit_suites, smp, nmi):
     place = machine(
         smp=smp, memory="2G", append=f"kunit.enable=1 kunit.filter_glob=cpu_pause {nmi}"
     )
-    run_suite(place, subtests)
+    kunit_suites(place, ["cpu_pause"])
+    assert place.warnings() == ""
     assert int(place.check(f"cat {SYSFS}/pauses")) > 0
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("nmi", ["", NMI], ids=["irq", "nmi"])
-def test_stress_under_the_debug_build(machine, subtests, nmi):
+def test_stress_under_the_debug_build(machine, kunit_suites, nmi):
     place = machine(
         "debug-4k",
         smp=4,
         memory="2G",
         append=f"kunit.enable=1 kunit.filter_glob=cpu_pause cpu_pause_kunit.rounds=200 {nmi}",
     )
-    run_suite(place, subtests)
+    kunit_suites(place, ["cpu_pause"])
+    assert place.warnings() == ""
 
 
 BACKTRACE = 6

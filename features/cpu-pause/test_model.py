@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewright.run import run, tail
+from pagewright.host.run import run, tail
 
 pytestmark = pytest.mark.full
 

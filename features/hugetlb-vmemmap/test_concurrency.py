@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from pagewright import ktap, source, workspace
-from pagewright.machine import Machine
+from pagewright.machine.machine import Machine
 
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"
 
@@ -36,7 +35,6 @@ PLUGGED = (
 )
 
 Boot = Callable[..., Machine]
-Run = Callable[[Machine, str], None]
 
 
 @pytest.fixture
@@ -54,25 +52,12 @@ def optimised(machine: Boot) -> Boot:
     return factory
 
 
-@pytest.fixture
-def guest_program(subtests: pytest.Subtests) -> Run:
-    """Run a guest program, each of its tests a result of its own; no complaint may follow."""
-
-    def run(place: Machine, program: str) -> None:
-        result = place.run(f"{TESTS}/{program}", timeout=900)
-        ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
-        assert result.status == 0, result.output
-        assert place.warnings() == ""
-
-    return run
-
-
 @builds
 @modes
 @sizes
 def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, size):
     place = optimised(build, mode, memory=MEMORY[size])
-    guest_program(place, f"vmemmap_walkers -v of_{size}")
+    guest_program(place, f"{TESTS}/vmemmap_walkers -v of_{size}")
 
 
 @builds
@@ -80,7 +65,7 @@ def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, siz
 @sizes
 def test_memory_errors_are_confined(optimised, guest_program, build, mode, size):
     place = optimised(build, mode, memory=MEMORY[size])
-    guest_program(place, f"vmemmap_poison -v of_{size}")
+    guest_program(place, f"{TESTS}/vmemmap_poison -v of_{size}")
 
 
 @builds
@@ -88,7 +73,7 @@ def test_memory_errors_are_confined(optimised, guest_program, build, mode, size)
 def test_pages_move_between_nodes(optimised, guest_program, build, mode):
     place = optimised(build, mode, append="numa=fake=2")
     assert place.check("cat /sys/devices/system/node/online") == "0-1"
-    guest_program(place, "vmemmap_migrate -f nodes")
+    guest_program(place, f"{TESTS}/vmemmap_migrate -f nodes")
 
 
 @builds
@@ -96,4 +81,4 @@ def test_pages_move_between_nodes(optimised, guest_program, build, mode):
 def test_pages_leave_memory_that_goes_offline(optimised, guest_program, build, mode):
     place = optimised(build, mode, append="memhp_default_state=online_movable", extra_args=PLUGGED)
     place.check("until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done")
-    guest_program(place, "vmemmap_migrate -f block")
+    guest_program(place, f"{TESTS}/vmemmap_migrate -f block")

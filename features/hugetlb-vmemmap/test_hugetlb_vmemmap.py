@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import DEFAULT_CPU
 
 MODES = ("pause", "seamless")
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from pagewright import selftests
-from pagewright.machine import Machine
+from pagewright.guest import kselftest
+from pagewright.host.workspace import Workspace
+from pagewright.machine.machine import Machine
+from pagewright.results.kselftest import SelftestRun, run_in
 
 Boot = Callable[..., Machine]
 
@@ -91,7 +93,7 @@ SELFTESTS = [
 class Outcome:
     """What came of a selftest: its results, the default pool after it, new complaints."""
 
-    run: selftests.Run
+    run: SelftestRun
     pool: dict[str, int]
     complaints: str
 
@@ -112,7 +114,7 @@ def run(place: Machine, test: Selftest) -> Outcome:
     assert default_pool(place)["HugePages_Free"] == test.pages
     before = place.warnings()
     place.check(test.before or "true")
-    result = selftests.run_in(place, test.collection, test.command, test.seconds)
+    result = run_in(place, test.collection, test.command, test.seconds)
     pool = default_pool(place)
     place.check(test.after or "true")
     complaints = place.warnings()
@@ -120,13 +122,13 @@ def run(place: Machine, test: Selftest) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def on_base(shared_machine: Boot) -> Callable[[Selftest], Outcome]:
+def on_base(space: Workspace, shared_machine: Boot) -> Callable[[Selftest], Outcome]:
     """Run selftests on the base kernel, each once."""
     done: dict[Selftest, Outcome] = {}
 
     def outcome(test: Selftest) -> Outcome:
         if test not in done:
-            place = shared_machine("base-4k", memory=MEMORY, overlay=selftests.ensure())
+            place = shared_machine("base-4k", memory=MEMORY, overlay=kselftest.ensure(space))
             done[test] = run(place, test)
         return done[test]
 
@@ -135,13 +137,13 @@ def on_base(shared_machine: Boot) -> Callable[[Selftest], Outcome]:
 
 @pytest.mark.parametrize("mode", ["seamless", "pause"])
 @pytest.mark.parametrize("test", SELFTESTS, ids=lambda test: test.name)
-def test_no_new_failure(shared_machine, on_base, test, mode):
+def test_no_new_failure(space, shared_machine, on_base, test, mode):
     base = on_base(test)
     assert base.run.outcome == "pass", base.run.output
     place = shared_machine(
         "patched-4k",
         memory=MEMORY,
-        overlay=selftests.ensure(),
+        overlay=kselftest.ensure(space),
         append=f"hugetlb_free_vmemmap=on hugetlb_vmemmap={mode}",
     )
     assert place.check("cat /sys/kernel/mm/hugetlb_vmemmap/mode") == mode

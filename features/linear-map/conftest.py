@@ -8,16 +8,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import leaves
 import pytest
 
-from pagewright import build as builder
-from pagewright import ktap, linearmap, source, workspace
-from pagewright.machine import Machine
-
-TESTS = "/usr/lib/tests/linear-map"
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import build as builder
+from pagewright.machine.machine import Machine
 
 Boot = Callable[..., Machine]
-Harness = Callable[..., None]
 
 
 def _checked(build: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -45,24 +43,6 @@ def own_blocks(machine: Boot) -> Boot:
         return machine(build, **_checked(build, options))
 
     return factory
-
-
-@pytest.fixture
-def harness(subtests: pytest.Subtests) -> Harness:
-    """Run a guest program, each of its tests a result of its own; no complaint may follow."""
-
-    def run(
-        place: Machine,
-        program: str,
-        complaints: Callable[[Machine], str] = Machine.warnings,
-        timeout: float = 300,
-    ) -> None:
-        result = place.run(f"{TESTS}/{program}", timeout)
-        ktap.report(ktap.parse(result.output, source.ensure(workspace.find()).path), subtests)
-        assert result.status == 0, result.output
-        assert complaints(place) == ""
-
-    return run
 
 
 class HotPlug:
@@ -96,7 +76,7 @@ class HotPlug:
 
     def mapped(self, place: Machine) -> int:
         """Return how many bytes the linear map maps, plugged or not."""
-        return sum(run.size for run in linearmap.snapshot(place, "", 4096).runs)
+        return sum(run.size for run in leaves.snapshot(place, "", 4096).runs)
 
 
 @pytest.fixture
@@ -106,13 +86,13 @@ def hotplug() -> HotPlug:
 
 
 @pytest.fixture
-def kernel_overlay(tmp_path: Path) -> Callable[[str], Path]:
+def kernel_overlay(space: Workspace, tmp_path: Path) -> Callable[[str], Path]:
     """Make an overlay that has a build's image at /boot/Image."""
 
     def make(build: str) -> Path:
         overlay = tmp_path / "overlay"
         (overlay / "boot").mkdir(parents=True)
-        shutil.copy(builder.ensure(build).image, overlay / "boot" / "Image")
+        shutil.copy(builder.ensure(space, build).image, overlay / "boot" / "Image")
         return overlay
 
     return make

@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from pagewright import klog
-from pagewright.machine import Machine
+from pagewright.machine import klog
+from pagewright.machine.machine import Machine
+
+TESTS = "/usr/lib/tests/linear-map"
 
 # What the kernel reports by itself when these allocations fail, without our doing: the
 # module loader that jump labels will not work, and others how much memory there was.
@@ -29,8 +31,8 @@ def unexpected_in(place: Machine) -> str:
     return unexpected(place.check("dmesg"))
 
 
-def test_failed_allocations_change_nothing(own_blocks, harness):
-    harness(own_blocks(), "errors", unexpected_in)
+def test_failed_allocations_change_nothing(own_blocks, guest_program):
+    guest_program(own_blocks(), f"{TESTS}/errors", unexpected_in)
 
 
 # Memory is plugged by a worker of one of the CPUs; any of them may be the one. They also

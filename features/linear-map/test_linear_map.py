@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
+import leaves
 import pytest
 
-from pagewright import linearmap
-from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import DEFAULT_CPU
 
 LEVEL_2 = DEFAULT_CPU
 # Has BBM level 2 by its ID register, but is on no list.
@@ -38,8 +38,8 @@ def mode(guest: Machine) -> str:
 
 def direct_map(guest: Machine) -> dict[str, int]:
     """Return the kB that leaves of each size map."""
-    sizes = linearmap.parse_direct_map(guest.check("cat /proc/meminfo"))
-    return {linearmap.size_name(leaf): mapped >> 10 for leaf, mapped in sizes.items()}
+    sizes = leaves.parse_direct_map(guest.check("cat /proc/meminfo"))
+    return {leaves.size_name(leaf): mapped >> 10 for leaf, mapped in sizes.items()}
 
 
 def vmstat(guest: Machine) -> dict[str, int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import leaves
 import pytest
+from leaves import Access
 
-from pagewright import linearmap
-from pagewright.linearmap import Access
-from pagewright.place import options_for
+from pagewright.machine.inputs import options_for
 
 pytestmark = pytest.mark.skipif(
     "config.getoption('lg_env')", reason="boots with parameters of its own"
@@ -16,13 +16,14 @@ pytestmark = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("append", "blocks"), [("", True), ("rodata=on", True), ("arm64.nobbml2", False)]
 )
-def test_direct_map_lines_are_what_the_tables_hold(append, blocks):
+def test_direct_map_lines_are_what_the_tables_hold(space, append, blocks):
     options = options_for(
+        space,
         "patched-4k",
         memory="4G",
-        append=f"{append} {linearmap.EARLY_KFENCE}",
+        append=f"{append} {leaves.EARLY_KFENCE}",
     )
-    record = linearmap.record(options)
+    record = leaves.record(options)
     assert record.mode.startswith("linear map: blocks" if blocks else "linear map: pages")
     for shot in record.snapshots:
         held = {leaf: sum(row.values()) for leaf, row in shot.histogram().items()}

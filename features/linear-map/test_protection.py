@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+TESTS = "/usr/lib/tests/linear-map"
+
 # Writes to what the kernel image holds read-only; each ends the process that tries.
 FORBIDDEN = ("WRITE_RO", "WRITE_RO_AFTER_INIT", "WRITE_KERN", "EXEC_DATA", "EXEC_KMALLOC")
 
@@ -14,8 +16,8 @@ builds = pytest.mark.parametrize(
 
 @builds
 @pytest.mark.parametrize("memory", ["1G", pytest.param("3G", marks=pytest.mark.full)])
-def test_protected_pages_are_out_of_reach(blocks, harness, build, memory):
-    harness(blocks(build, memory=memory), "protection")
+def test_protected_pages_are_out_of_reach(blocks, guest_program, build, memory):
+    guest_program(blocks(build, memory=memory), f"{TESTS}/protection")
 
 
 @builds

@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import leaves
 import pytest
 
-from pagewright import linearmap
-from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU, MTE
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import DEFAULT_CPU, MTE
 
 TESTS = "/usr/lib/tests/linear-map"
 MIB = 1 << 20
@@ -63,10 +63,10 @@ def splits(place: Machine) -> int | None:
     return sum(counts) if counts else None
 
 
-def check_user(harness: Callable[..., None], place: Machine, program: str) -> None:
+def check_user(guest_program: Callable[..., None], place: Machine, program: str) -> None:
     """Run a program; on a kernel with blocks it splits some, and they are whole again after it."""
     leaves, before = meminfo(place, "DirectMap"), splits(place)
-    harness(place, program)
+    guest_program(place, f"{TESTS}/{program}")
     wait_until(lambda: meminfo(place, "DirectMap") == leaves, 10)
     if before is not None:
         assert splits(place) > before
@@ -74,27 +74,27 @@ def check_user(harness: Callable[..., None], place: Machine, program: str) -> No
 
 
 @builds_and_debug
-def test_secret_memory(blocks, harness, build):
-    check_user(harness, blocks(build, append=FOLD_SOON), "secretmem")
+def test_secret_memory(blocks, guest_program, build):
+    check_user(guest_program, blocks(build, append=FOLD_SOON), "secretmem")
 
 
 @builds_and_debug
-def test_modules(blocks, harness, build):
-    check_user(harness, blocks(build, append=FOLD_SOON), "modules")
+def test_modules(blocks, guest_program, build):
+    check_user(guest_program, blocks(build, append=FOLD_SOON), "modules")
 
 
 @builds_and_debug
-def test_bpf_programs(blocks, harness, build):
+def test_bpf_programs(blocks, guest_program, build):
     place = blocks(build, append=FOLD_SOON)
     # The kernel keeps one pack of machine code once it has one.
-    harness(place, "bpf -t programs_are_machine_code_that_runs")
-    check_user(harness, place, "bpf")
+    guest_program(place, f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
+    check_user(guest_program, place, "bpf")
 
 
-def permissions(place: Machine) -> list[tuple[int, int, linearmap.Access]]:
+def permissions(place: Machine) -> list[tuple[int, int, leaves.Access]]:
     """Return what may be done with the linear map, whatever the size of its leaves."""
-    found: list[tuple[int, int, linearmap.Access]] = []
-    for run in linearmap.snapshot(place, "", 4096).runs:
+    found: list[tuple[int, int, leaves.Access]] = []
+    for run in leaves.snapshot(place, "", 4096).runs:
         if found and found[-1][1:] == (run.start, run.access):
             found[-1] = (found[-1][0], run.end, run.access)
         else:
@@ -132,10 +132,10 @@ def test_users_at_the_same_time(blocks, build, delay):
 
 
 @builds
-def test_memory_tags(blocks, harness, build):
+def test_memory_tags(blocks, guest_program, build):
     place = blocks(build, extra_args=MTE)
     assert "Memory Tagging Extension" in place.console()
-    harness(place, "memory_tags")
+    guest_program(place, f"{TESTS}/memory_tags")
 
 
 # --- KFENCE -------------------------------------------------------------------

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from pagewright import measure, workspace
-from pagewright.machine import boot
-from pagewright.place import options_for
+from pagewright.host import workspace
+from pagewright.machine.inputs import options_for
+from pagewright.machine.machine import boot
+from pagewright.results import measure
 
 SPACE = workspace.find()
 TESTS = "/usr/lib/tests"
@@ -60,7 +61,7 @@ def test_the_counts_are_those_of_icount():
     """Kernel and programs together are what the virtual counter says."""
     loop = "busybox sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done'"
     count = f"{TESTS}/percpu-local/count"
-    with boot(options_for("base-4k", icount=True, count=True, smp=4)) as machine:
+    with boot(options_for(SPACE, "base-4k", icount=True, count=True, smp=4)) as machine:
         machine.check(loop)
         output = machine.check(f"{TESTS}/linear-map/instructions {count} {loop}")
         empty = machine.check(f"{TESTS}/linear-map/instructions {count} true")

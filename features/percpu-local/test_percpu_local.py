@@ -10,10 +10,10 @@ import os
 import re
 
 import pytest
+from percpu_local_builds import KASAN, MATRIX
 
-from pagewright import build
-from pagewright.machine import Machine
-from pagewright.place import MTE
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import MTE
 
 RESULTS = "/sys/kernel/debug/kunit"
 KUNIT = "kunit.enable=1 kunit.filter_glob=percpu_local*"
@@ -203,7 +203,7 @@ def test_other_page_sizes_and_address_bits(machine, size_and_bits):
 @pytest.mark.full
 @pytest.mark.parametrize("append", ["", "nokaslr", "kpti=on", "kpti=on nokaslr"])
 @pytest.mark.parametrize("cpu", ["max", NO_LPA2, NO_LSE])
-@pytest.mark.parametrize("size_and_bits", build.MATRIX)
+@pytest.mark.parametrize("size_and_bits", MATRIX)
 def test_the_matrix(machine, size_and_bits, cpu, append):
     if cpu == NO_LSE and size_and_bits.startswith("16k"):
         pytest.skip("the processor has no 16 KiB pages")
@@ -212,7 +212,7 @@ def test_the_matrix(machine, size_and_bits, cpu, append):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", build.KASAN)
+@pytest.mark.parametrize("kind", KASAN)
 def test_kasan_with_tags(machine, kind):
     place = machine(f"tiny-4k-52-{kind}", smp=3, append=KUNIT, extra_args=MTE)
     assert f"KernelAddressSanitizer initialized ({kind.removeprefix('kasan-')}" in place.console()

@@ -9,11 +9,16 @@ from __future__ import annotations
 import re
 
 import pytest
+from percpu_local_builds import KASAN, MATRIX
 
-from pagewright import build, ktap, source, workspace
-from pagewright.external import FOLDER
-from pagewright.machine import Machine
-from pagewright.place import DEFAULT_CPU, MTE
+from pagewright.host import workspace
+from pagewright.kernel import source
+from pagewright.kernel.modules import FOLDER
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import DEFAULT_CPU, MTE
+from pagewright.results import ktap
+
+SPACE = workspace.find()
 
 NMI = "irqchip.gicv3_pseudo_nmi=1"
 # No LSE, no VHE: what is one instruction elsewhere is a loop of exclusive accesses here.
@@ -53,7 +58,7 @@ def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> 
     ended = place.check(TORTURE.format(parameters=parameters), timeout=1800)
     said = place.check("dmesg")
     log = ktap.from_module(said, "percpu_local_torture")
-    cases = ktap.parse(log, source.ensure(workspace.find()).path)
+    cases = ktap.parse(log, source.ensure(SPACE).path)
     ktap.report(cases, subtests)
     assert re.search(r"^status 0 visits [1-9]", ended, re.MULTILINE), f"{ended}\n{log}"
     assert ktap.from_module(said, "percpu_local_visitor") == ""
@@ -107,7 +112,7 @@ def full(*values: object) -> object:
         full("patched-voluntary-4k", 4, DEFAULT_CPU, ""),
         full("patched-16k", 4, DEFAULT_CPU, ""),
         full("patched-64k", 4, DEFAULT_CPU, ""),
-        *(full(f"tiny-{name}", 3, DEFAULT_CPU, NMI) for name in build.MATRIX if name != "4k-39"),
+        *(full(f"tiny-{name}", 3, DEFAULT_CPU, NMI) for name in MATRIX if name != "4k-39"),
     ],
 )
 def test_all_at_once(machine, subtests, build, smp, cpu, append):
@@ -118,7 +123,7 @@ def test_all_at_once(machine, subtests, build, smp, cpu, append):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", build.KASAN)
+@pytest.mark.parametrize("kind", KASAN)
 def test_all_at_once_with_kasan_tags(machine, subtests, kind):
     place = machine(f"tiny-4k-52-{kind}", smp=3, memory="2G", append=NMI, extra_args=MTE)
     check_nmis(place, torture(place, subtests))

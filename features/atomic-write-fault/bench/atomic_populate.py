@@ -1,0 +1,141 @@
+"""How much an atomic instruction costs that is the first to touch a page.
+
+The guest's populate program touches every page once with one kind of access,
+twice over: the first pass faults, the second finds everything mapped. Under
+-icount a nanosecond of guest time is one instruction, so the difference of the
+two passes is the number of instructions that the kernel spent on the faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pagewright.results.measure import Experiment, Figure, Part, Values, Work
+
+PROGRAM = "/usr/lib/tests/atomic-write-fault/populate"
+
+ATOMICS = ("ldxr", "ldadd", "cas", "casp", "swp")
+QUICK_ATOMICS = ("ldxr", "ldadd")
+
+# One kprobe counts the invalidations: ptep_clear_flush() and pmdp_huge_clear_flush()
+# are what copy-on-write calls between the old entry and the new one.
+PROBES = ("ptep_clear_flush", "pmdp_huge_clear_flush")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of the program."""
+
+    kind: str
+    size: str
+    thp: bool
+
+    @property
+    def name(self) -> str:
+        """The row's name, and the work's."""
+        return f"{self.kind}, {self.size}, THP {'on' if self.thp else 'off'}"
+
+    @property
+    def command(self) -> str:
+        """The command that measures faults and instructions."""
+        size = self.size.replace(" ", "").replace("iB", "")
+        return f"{PROGRAM} {self.kind} {size} --thp={'on' if self.thp else 'off'}"
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """Return the runs on anonymous memory; store and load are the yardsticks."""
+    sizes = ("64 MiB",) if quick else ("64 MiB", "1 GiB")
+    kinds = QUICK_ATOMICS if quick else ATOMICS
+    for size in sizes:
+        for thp in (False, True):
+            for kind in ("store", "load", *kinds):
+                yield Case(kind, size, thp)
+
+
+FILES = {
+    "read a private file mapping, cold page cache": "--mapping=private-file --cache=cold",
+    "read a private file mapping, warm page cache": "--mapping=private-file --cache=warm",
+}
+
+
+def counted(command: str) -> str:
+    """Wrap a command so that it also prints how often entries were invalidated."""
+    names = " ".join(PROBES)
+    return (
+        "set -e; cd /sys/kernel/tracing; "
+        f"for f in {names}; do echo p:count/$f $f >>kprobe_events; done; "
+        f"echo 1 >events/count/enable; {command} >/dev/null; echo 0 >events/count/enable; "
+        "busybox awk '{n += $2} END {print \"flushes=\" n}' kprobe_profile; echo >kprobe_events"
+    )
+
+
+def works(quick: bool) -> list[Work]:
+    """Return what runs in each guest; several times where one run would be noisy."""
+    several = 1 if quick else 3
+    found = [
+        # A gigabyte is an average of its own, and takes a while.
+        Work(case.name, case.command, timeout=900, rounds=1 if case.size == "1 GiB" else several)
+        for case in cases(quick)
+    ]
+    for name, options in FILES.items():
+        found.append(Work(name, f"{PROGRAM} load 64M {options}", timeout=900, rounds=several))
+    for kind in QUICK_ATOMICS:
+        case = Case(kind, "64 MiB", False)
+        found.append(Work(f"flushes {kind}", counted(case.command), timeout=900))
+    return found
+
+
+def kernel_instructions(values: Values) -> int:
+    """Return the instructions the kernel spent on the faults of one run.
+
+    With a cold page cache the task also waits for the disk, so there it is the
+    task's CPU time that counts.
+    """
+    clock = "cpu" if values["cache"] == "cold" else "ticks"
+    return int(values[f"first_{clock}"]) - int(values[f"second_{clock}"])
+
+
+def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
+    """Make the tables: faults, instructions per page, invalidations."""
+    by_work = {name: {side: values[side][name] for side in values} for name in _names(values)}
+    runs = [name for name in by_work if not name.startswith("flushes ")]
+    flushes = [name for name in by_work if name.startswith("flushes ")]
+    tables: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
+        ("page faults", "faults", runs, lambda v: int(v["faults"])),
+        (
+            "kernel instructions per page",
+            "instructions",
+            runs,
+            lambda v: kernel_instructions(v) / int(v["pages"]),
+        ),
+        (
+            "entries invalidated by copy-on-write, 64 MiB, THP off",
+            "TLB invalidations",
+            flushes,
+            lambda v: int(v["flushes"]),
+        ),
+    ]
+    return [
+        Figure(
+            group,
+            name.removeprefix("flushes "),
+            unit,
+            {side: float(get(v)) for side, v in by_work[name].items()},
+        )
+        for group, unit, names, get in tables
+        for name in names
+    ]
+
+
+def _names(values: dict[str, dict[str, Values]]) -> list[str]:
+    return list(next(iter(values.values())))
+
+
+EXPERIMENT = Experiment(
+    name="atomic-populate",
+    feature="atomic-write-fault",
+    title="What the first touch of memory costs, by kind of access",
+    parts=lambda quick: [Part({"icount": True, "memory": "4G", "smp": 1}, works(quick))],
+    figures=figures,
+)

@@ -1,0 +1,146 @@
+"""What HVO saves, and what it takes, one step of a hugepage's life after the other.
+
+A guest with nearly all of its memory in 1 GiB pages: they are allocated, freed, allocated
+once more, demoted to 2 MiB pages, and those are freed. Quick: 24 of them in 32 GiB; in
+full: 600 in 640 GiB. Each side is a fresh boot:
+
+- base: no HVO, which is what arm64 has;
+- naive: HVO that just writes the entries, without break-before-make. It is wrong on
+  hardware and right as a yardstick for instructions;
+- pause: break-before-make while all other CPUs are paused;
+- seamless: no pause.
+
+Instructions are those of the four processors together, from the beginning of a step to its
+end, without the time that the processor that does the step was idle. A paused processor
+waits for an event; under -icount that costs next to nothing, so what a pause takes from
+other processors is told by its length, not by instructions.
+
+Memory is what MemFree grows by when the pages are allocated, beyond what the pages
+themselves take, next to what the kernel says it saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+
+SIDES = (
+    Side("base", "base-4k"),
+    Side("naive", "naive-4k", "hugetlb_free_vmemmap=on"),
+    Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause"),
+    Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
+)
+
+# Works of the small part, which also is what `make` shows.
+SMALL = "2 GiB in 4 GiB: "
+
+COUNTER = "/usr/lib/tests/linear-map/instructions"
+GIANT = "/sys/kernel/mm/hugepages/hugepages-1048576kB"
+LARGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+
+# Free memory includes what processors keep for themselves only if they keep little.
+STEP = f"""
+set -e
+echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+hvo() {{ cat /sys/kernel/mm/hugetlb_vmemmap/$1 2>/dev/null || echo 0; }}
+free() {{ sed -n 's/^MemFree: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}
+ipis() {{
+	sum=0
+	while read -r name counts; do
+		case $name in IPI*) for n in $counts; do
+			case $n in *[!0-9]*) break ;; esac
+			sum=$((sum + n))
+		done ;; esac
+	done </proc/interrupts
+	echo $sum
+}}
+free0=$(free) ipis0=$(ipis) pauses0=$(hvo pauses) total0=$(hvo total_pause_ns)
+{COUNTER} sh -c 'COMMAND'
+echo ipis=$(($(ipis) - ipis0))
+echo pauses=$(($(hvo pauses) - pauses0))
+echo total_pause_ns=$(($(hvo total_pause_ns) - total0))
+echo longest_pause_ns=$(hvo longest_pause_ns)
+echo free_gained=$(($(free) - free0))
+echo bytes_saved=$(hvo bytes_saved)
+echo giant=$(cat {GIANT}/nr_hugepages)
+echo large=$(cat {LARGE}/nr_hugepages)
+"""
+
+# By name: what is done with NUMBER pages of 1 GiB.
+STEPS = {
+    "allocate 1 GiB": f"echo NUMBER >{GIANT}/nr_hugepages",
+    "free 1 GiB": f"echo 0 >{GIANT}/nr_hugepages",
+    "allocate 1 GiB again": f"echo NUMBER >{GIANT}/nr_hugepages",
+    "demote to 2 MiB": f"echo 2048kB >{GIANT}/demote_size; echo NUMBER >{GIANT}/demote",
+    "free 2 MiB": f"echo 0 >{LARGE}/nr_hugepages",
+}
+
+
+def steps(number: int, prefix: str = "") -> list[Work]:
+    """Return the steps with a number of gigantic pages."""
+    return [
+        Work(
+            f"{prefix}{name}",
+            STEP.replace("COMMAND", command.replace("NUMBER", str(number))),
+            timeout=1800,
+        )
+        for name, command in STEPS.items()
+    ]
+
+
+def parts(quick: bool) -> list[Part]:
+    """Return one boot per side, and the steps on it; and a small one of what is compared."""
+    memory, number = ("32G", 24) if quick else ("640G", 600)
+    return [
+        Part({"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
+        Part({"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
+    ]
+
+
+def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
+    """Make a table of each quantity, a row a step."""
+
+    def pages(step: Values) -> float:
+        return int(step["giant"]) + int(step["large"]) / 512
+
+    def saved(step: Values) -> float:
+        return (int(step["free_gained"]) + pages(step) * 1024 * 1024) / 1024
+
+    saving = [name for name in STEPS if not name.startswith("free")]
+    tables: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
+        ("instructions", "million", list(STEPS), lambda v: int(v["instructions"]) / 1e6),
+        ("hugepages after the step", "GiB", list(STEPS), pages),
+        ("pauses", "pauses", list(STEPS), lambda v: int(v["pauses"])),
+        ("time paused", "us", list(STEPS), lambda v: int(v["total_pause_ns"]) / 1e3),
+        ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
+        ("interrupts between processors", "IPIs", list(STEPS), lambda v: int(v["ipis"])),
+        ("MemFree gained beyond the pages", "MiB", ["allocate 1 GiB"], saved),
+        ("saved, says the kernel", "MiB", saving, lambda v: int(v["bytes_saved"]) / (1 << 20)),
+    ]
+    small = [
+        ("instructions", "million", list(STEPS), tables[0][3]),
+        ("saved, says the kernel", "MiB", saving, tables[-1][3]),
+    ]
+
+    found = []
+    for prefix, wanted in ((SMALL, small), ("", tables)):
+        for group, unit, names, get in wanted:
+            for step in names:
+                by_side = {
+                    side: get(works[prefix + step])
+                    for side, works in values.items()
+                    if prefix + step in works
+                }
+                if by_side:
+                    found.append(Figure(prefix + group, step, unit, by_side))
+    return found
+
+
+EXPERIMENT = Experiment(
+    name="hugetlb-vmemmap",
+    feature="hugetlb-vmemmap",
+    title="What HVO saves and takes, step by step",
+    parts=parts,
+    figures=figures,
+)

@@ -1,0 +1,228 @@
+"""What the linear map costs: in memory, in instructions, and as modules come and go.
+
+Three parts:
+
+- Memory and boot of a guest as large as a server, 256 GiB. MemTotal leaves out what the
+  kernel took for its page tables before it counted, so a difference of MemTotal is the
+  linear map's tables. Instructions run from reset until the first program starts.
+- Programs: fio writes 4 KiB blocks at random through dm-crypt to a ramdisk, dd reads a
+  cached file, memcslap sets and gets on memcached, and modprobe loads and unloads three
+  modules. Counted are instructions of kernel and programs together, without the time the
+  processor is idle. Under -icount an instruction costs the same whatever the TLB has to
+  do for it: these figures show what the feature adds to the paths it touches, not what
+  large leaves save. That takes hardware.
+- The leaves of the linear map while modules are loaded and unloaded, with folding and
+  without.
+
+All sides are the same processor, and all have KFENCE's pool since boot (see host/leaves.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leaves import EARLY_KFENCE
+
+from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+
+BASE = Side("base", "base-4k")
+# A kernel that is not patched has large leaves only with fewer protections: what a module
+# has read-only, another mapping of the same page can write.
+BASE_ON = Side("rodata=on", "base-4k", "rodata=on")
+SWITCHED_OFF = Side("nobbml2", "patched-4k", "arm64.nobbml2")
+PATCHED = Side("patched", "patched-4k")
+# linear_map.fold=0 keeps what was split.
+NO_FOLDING = Side("no folding", "patched-4k", "linear_map.fold=0")
+FOLDING = Side("folding", "patched-4k")
+# Tables compare their last column with their first.
+ORDER = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
+
+# Counts instructions; as the first program it keeps how many there were before it.
+COUNTER = "/usr/lib/tests/linear-map/instructions"
+MODULES = "crypto_null dummy veth"
+
+COUNTING: Mapping[str, Any] = {
+    "icount": True,
+    "smp": 1,
+    "append": f"{EARLY_KFENCE} brd.rd_size=16384 init={COUNTER}",
+}
+
+# Free memory includes what processors keep for themselves only if they keep little.
+MEMORY = """
+echo size=SIZE
+echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+sed -n 's/^\\(MemTotal\\|MemFree\\): *\\([0-9]*\\) kB/\\1=\\2/p' /proc/meminfo
+echo "instructions=$BOOT_INSTRUCTIONS"
+"""
+
+# In each the first run, not counted, brings programs and data into memory.
+CRYPT = """
+set -e
+key=$(printf '%0128d' 0)
+dd if=/dev/zero of=/dev/ram0 bs=1M count=16 2>/dev/null
+echo "0 $(cat /sys/block/ram0/size) crypt aes-xts-plain64 $key 0 /dev/ram0 0" |
+	dmsetup create --noudevrules --noudevsync crypt
+disk=/dev/$(dmsetup info -c --noheadings -o blkdevname crypt)
+test -b $disk
+write() {
+	echo fio --name=write --filename=$disk --rw=randwrite --bs=4k --size=$1 \
+		--direct=1 --ioengine=psync --thread --randrepeat=1
+}
+$(write 64k) >/dev/null
+COUNTER sh -c "$(write SIZEM) >/dev/null"
+dmsetup remove crypt
+"""
+
+READ = """
+set -e
+dd if=/dev/zero of=/var/tmp/file bs=1M count=SIZE 2>/dev/null
+cat /var/tmp/file >/dev/null
+COUNTER dd if=/var/tmp/file of=/dev/null bs=64k 2>/dev/null
+rm /var/tmp/file
+"""
+
+MEMCACHED = """
+set -e
+memcached -u root -l 127.0.0.1 -t 1 -m 64 >/dev/null 2>&1 &
+server=$!
+sleep 1
+load() {
+	echo memcslap --servers=127.0.0.1 --concurrency=1 --execute-number=$2 --test=$1
+}
+$(load set 100) >/dev/null
+COUNTER sh -c "$(load set SIZE) >/dev/null && $(load get SIZE) >/dev/null"
+kill $server
+wait $server || :
+"""
+
+LOAD_UNLOAD = f"modprobe -a {MODULES} && modprobe -r {MODULES}"
+MODULE = f"""
+set -e
+{LOAD_UNLOAD}
+COUNTER sh -c 'for turn in $(seq SIZE); do {LOAD_UNLOAD} || exit; done'
+"""
+
+# Programs by the name of their figure: the command, its size when quick, and in full.
+PROGRAMS: dict[str, tuple[str, int, int]] = {
+    "fio on dm-crypt": (CRYPT, 1, 16),
+    "cached file": (READ, 16, 128),
+    "memcached": (MEMCACHED, 200, 5000),
+    "modprobe": (MODULE, 2, 20),
+}
+
+# Files that stay for a while make the modules' pages come from ever new places.
+CYCLES = f"""
+set -e
+leaves() {{
+	sed -n "s/^\\(DirectMap[^:]*\\): *\\([0-9]*\\) kB/$1 \\1=\\2/p" /proc/meminfo
+}}
+echo cycles=SIZE
+sleep 3
+leaves boot
+modprobe -a {MODULES}
+leaves loaded
+modprobe -r {MODULES}
+for turn in $(seq SIZE); do
+	head -c $((turn % 13 * 100000)) /dev/zero >/tmp/hold.$((turn % 7))
+	{LOAD_UNLOAD}
+done
+rm -f /tmp/hold.*
+sleep 5
+leaves settled
+sed -n 's/^linear_map_\\([a-z]*\\)_\\([a-z_]*\\) \\([0-9]*\\)/\\1 \\2=\\3/p' /proc/vmstat
+"""
+
+MOMENTS = {
+    "boot": "after boot",
+    "loaded": "with the modules loaded",
+    "settled": "after the cycles",
+}
+
+
+def command(text: str, size: int) -> str:
+    """Fill in a command's size and the program that counts."""
+    return text.replace("COUNTER", COUNTER).replace("SIZE", str(size))
+
+
+def parts(quick: bool) -> list[Part]:
+    """Return what runs where."""
+    size = 8 if quick else 256
+    large = {**COUNTING, "memory": f"{size}G"}
+    memory = [Work("memory", command(MEMORY, size))]
+    programs = [
+        Work(name, command(text, small if quick else full), 900, rounds=1 if quick else 3)
+        for name, (text, small, full) in PROGRAMS.items()
+    ]
+    cycles = Work("cycles", command(CYCLES, 20 if quick else 200), timeout=900)
+    return [
+        Part(large, memory),
+        Part(large, memory, (BASE_ON, SWITCHED_OFF)),
+        Part({**COUNTING, "memory": "2G"}, programs, (BASE, BASE_ON, PATCHED)),
+        Part({"memory": "2G", "append": EARLY_KFENCE}, [cycles], (NO_FOLDING, FOLDING)),
+    ]
+
+
+def by_side(values: dict[str, dict[str, Values]], work: str) -> dict[str, Values]:
+    """Return what a work printed on each side that ran it, in the order of the columns."""
+    sides = [side for side in values if work in values[side]]
+    sides.sort(key=lambda side: ORDER.index(side) if side in ORDER else 0)
+    return {side: values[side][work] for side in sides}
+
+
+def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
+    """Make the tables of the three parts, or of the first alone."""
+    found = list(memory_figures(by_side(values, "memory")))
+    for name in PROGRAMS:
+        if printed := by_side(values, name):
+            group = "instructions of programs; TLB misses do not show"
+            counts = {side: float(v["instructions"]) for side, v in printed.items()}
+            found.append(Figure(group, name, "instructions", counts))
+    if printed := by_side(values, "cycles"):
+        found += leaf_figures(printed)
+    return found
+
+
+def memory_figures(printed: dict[str, Values]) -> Iterator[Figure]:
+    """Make the table of the large guest."""
+    group = f"boot of a guest with {_first(printed)['size']} GiB"
+    for key in ("MemTotal", "MemFree"):
+        yield Figure(group, key, "kB", {side: float(v[key]) for side, v in printed.items()})
+    base = int(_first(printed)["MemTotal"])
+    yield Figure(
+        group,
+        "MemTotal gained",
+        "kB",
+        {side: float(int(v["MemTotal"]) - base) for side, v in printed.items()},
+    )
+    counts = {side: float(v["instructions"]) for side, v in printed.items()}
+    yield Figure(group, "until init runs", "instructions", counts)
+
+
+def leaf_figures(printed: dict[str, Values]) -> Iterator[Figure]:
+    """Make the tables of the leaves: what they map at each moment, and how often they changed."""
+    first = _first(printed)
+    group = f"linear map by leaf size, {first['cycles']} times three modules loaded and unloaded"
+    sizes = [key.removeprefix("boot ") for key in first if key.startswith("boot ")]
+    for size in sizes:
+        for moment, when in MOMENTS.items():
+            kilobytes = {side: float(v[f"{moment} {size}"]) for side, v in printed.items()}
+            yield Figure(group, f"{size} {when}", "kB", kilobytes)
+    for key in first:
+        verb, _, level = key.partition(" ")
+        if verb in ("split", "fold"):
+            counts = {side: float(v[key]) for side, v in printed.items()}
+            yield Figure("leaves split and folded", f"{verb} {level}", "leaves", counts)
+
+
+def _first(printed: dict[str, Values]) -> Values:
+    return next(iter(printed.values()))
+
+
+EXPERIMENT = Experiment(
+    name="linear-map",
+    feature="linear-map",
+    title="What the linear map costs, in memory, in instructions, and as modules come and go",
+    parts=parts,
+    figures=figures,
+)

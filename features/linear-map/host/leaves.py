@@ -1,0 +1,276 @@
+"""The kernel's linear map as a guest shows it: which leaf sizes, which permissions.
+
+`record` boots a guest and reads /sys/kernel/debug/kernel_page_tables several
+times, `parse` makes runs of equal leaves of it; leaves_plot.py draws them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rich.console import Console
+from rich.table import Table
+
+from pagewright.host.errors import PagewrightError
+from pagewright.machine.machine import Machine, MachineOptions, boot
+
+# Our configuration switches KFENCE off until it is asked for, and base kernels keep pages
+# for the sake of a KFENCE that may still come, even with rodata=on. This gives it its pool
+# at boot, as in Debian's kernels, and lets it sample next to nothing.
+EARLY_KFENCE = "kfence.sample_interval=3600000"
+
+# At 4K pages every entry is walked: some thousand million instructions in a big guest.
+_READ_SECONDS = 900
+
+_LINE = re.compile(r"0x([0-9a-f]+)-0x([0-9a-f]+)\s+\d+[KMGTPE] (PGD|P4D|PUD|PMD|PTE)\b(.*)")
+_START = "---[ Linear Mapping start ]---"
+_END = "---[ Linear Mapping end ]---"
+
+
+class Access(Enum):
+    """What the kernel may do through a leaf."""
+
+    READ_WRITE = "read-write"
+    READ_ONLY = "read-only"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Neighbouring leaves of one size and permission.
+
+    Attributes:
+        start: virtual address.
+        end: the address after it.
+        leaf: bytes that one leaf maps: a page, a block, or a contiguous range of them.
+        access: the leaves' permission.
+    """
+
+    start: int
+    end: int
+    leaf: int
+    access: Access
+
+    @property
+    def size(self) -> int:
+        """Bytes mapped."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The linear map at one moment.
+
+    Attributes:
+        title: what happened before.
+        runs: all leaves, by address; what is between runs is not mapped.
+        direct_map: the DirectMap lines of /proc/meminfo, in bytes by leaf size; empty
+            if the kernel has none.
+        memory: MemTotal, in bytes.
+    """
+
+    title: str
+    runs: tuple[Run, ...]
+    direct_map: dict[int, int]
+    memory: int
+
+    @property
+    def start(self) -> int:
+        """The first address mapped: the start of RAM."""
+        return self.runs[0].start
+
+    @property
+    def end(self) -> int:
+        """The address after the last one mapped."""
+        return self.runs[-1].end
+
+    def histogram(self) -> dict[int, dict[Access, int]]:
+        """Return the bytes mapped by leaf size and permission, small leaves first."""
+        found: dict[int, dict[Access, int]] = {}
+        for run in sorted(self.runs, key=lambda r: r.leaf):
+            row = found.setdefault(run.leaf, {})
+            row[run.access] = row.get(run.access, 0) + run.size
+        return found
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `record` brings back.
+
+    Attributes:
+        mode: the kernel's own line on how it maps memory, or empty.
+        page: the page size.
+        modules: those that were loaded and unloaded.
+        image: where the kernel image is, as offsets in RAM.
+        snapshots: the linear map at several moments of one boot.
+    """
+
+    mode: str
+    page: int
+    modules: tuple[str, ...]
+    image: tuple[int, int]
+    snapshots: tuple[Snapshot, ...]
+
+
+def leaf_sizes(page: int) -> dict[tuple[str, bool], int]:
+    """Return what a leaf maps, by level and by being part of a contiguous range.
+
+    Args:
+        page: the page size: 4096, 16384 or 65536.
+    """
+    entries = page // 8
+    pages, blocks = {4096: (16, 16), 16384: (128, 32), 65536: (32, 32)}[page]
+    pmd = page * entries
+    return {
+        ("PTE", False): page,
+        ("PTE", True): page * pages,
+        ("PMD", False): pmd,
+        ("PMD", True): pmd * blocks,
+        ("PUD", False): pmd * entries,
+    }
+
+
+def size_name(size: int) -> str:
+    """Name a size as /proc/meminfo does: 4k, 2M, 1G."""
+    for shift, unit in ((30, "G"), (20, "M")):
+        if size >= 1 << shift and size % (1 << shift) == 0:
+            return f"{size >> shift}{unit}"
+    return f"{size >> 10}k"
+
+
+def parse(text: str, page: int) -> tuple[Run, ...]:
+    """Return the linear map's runs from the text of kernel_page_tables.
+
+    Args:
+        text: the file, or the part of it that has the linear map.
+        page: the kernel's page size.
+
+    Raises:
+        PagewrightError: the text has no linear map, or a leaf of a size unknown.
+    """
+    if _START not in text:
+        raise PagewrightError(
+            "kernel_page_tables shows no linear map", "does the build set CONFIG_PTDUMP_DEBUGFS?"
+        )
+    sizes = leaf_sizes(page)
+    runs: list[Run] = []
+    for line in text.split(_START, 1)[1].split(_END, 1)[0].splitlines():
+        match = _LINE.match(line)
+        # Without attributes it is a hole.
+        if not match or not (flags := match[4].split()):
+            continue
+        start, end = int(match[1], 16), int(match[2], 16)
+        leaf = sizes.get((match[3], "CON" in flags))
+        if leaf is None or (end - start) % leaf:
+            raise PagewrightError("kernel_page_tables shows a leaf of unknown size", details=line)
+        run = Run(start, end, leaf, _access(flags))
+        # Lines also differ in attributes that are not of interest here.
+        if runs and (runs[-1].end, runs[-1].leaf, runs[-1].access) == (start, leaf, run.access):
+            run = Run(runs.pop().start, end, leaf, run.access)
+        runs.append(run)
+    return tuple(runs)
+
+
+def _access(flags: Sequence[str]) -> Access:
+    if "F" in flags:
+        return Access.INVALID
+    return Access.READ_ONLY if "ro" in flags else Access.READ_WRITE
+
+
+def parse_direct_map(meminfo: str) -> dict[int, int]:
+    """Return the DirectMap lines of /proc/meminfo: bytes mapped by leaf size."""
+    shifts = {"k": 10, "M": 20, "G": 30}
+    return {
+        int(size) << shifts[unit]: int(kilobytes) << 10
+        for size, unit, kilobytes in re.findall(
+            r"^DirectMap(\d+)([kMG]):\s+(\d+) kB", meminfo, re.MULTILINE
+        )
+    }
+
+
+def parse_image(iomem: str) -> tuple[int, int]:
+    """Return where the kernel image is, as offsets in RAM, from the text of /proc/iomem."""
+    places = {
+        name: (int(start, 16), int(end, 16) + 1)
+        for start, end, name in reversed(
+            re.findall(r"^ *([0-9a-f]+)-([0-9a-f]+) : (.*)$", iomem, re.MULTILINE)
+        )
+    }
+    ram = places["System RAM"][0]
+    return places["Kernel code"][0] - ram, places["Kernel data"][1] - ram
+
+
+def snapshot(machine: Machine, title: str, page: int) -> Snapshot:
+    """Read the linear map of a running machine.
+
+    Args:
+        machine: it must be alone: what allocates meanwhile blurs the picture.
+        title: what happened before.
+        page: its page size.
+    """
+    meminfo = machine.check("cat /proc/meminfo")
+    text = machine.check(
+        "mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug; "
+        "sed -n '/Linear Mapping start/,/Linear Mapping end/p' "
+        "/sys/kernel/debug/kernel_page_tables",
+        timeout=_READ_SECONDS,
+    )
+    runs = parse(text, page)
+    return Snapshot(title, runs, parse_direct_map(meminfo), int(meminfo.split()[1]) << 10)
+
+
+def record(options: MachineOptions, settle: float = 3) -> Record:
+    """Boot a guest and record its linear map before, while and after all modules are loaded.
+
+    Args:
+        options: the machine.
+        settle: seconds from unloading to the last look; folding back may take one.
+
+    Raises:
+        PagewrightError: it did not boot, or has no modules.
+    """
+    # Not the tests of features below arch/, which run when they are loaded.
+    modules = r"sed '/arch/d; s|:.*||; s|.*/||; s|\.ko$||' /lib/modules/$(uname -r)/modules.dep"
+    with boot(options) as machine:
+        page = int(machine.check("getconf PAGESIZE"))
+        mode = machine.check("dmesg | sed -n 's/.*\\(linear map: .*\\)/\\1/p' | head -n 1")
+        image = parse_image(machine.check("cat /proc/iomem"))
+        names = machine.check(modules).split()
+        snapshots = [snapshot(machine, "after boot", page)]
+        machine.check(f"for module in {' '.join(names)}; do modprobe $module || exit; done")
+        snapshots.append(snapshot(machine, "modules loaded", page))
+        machine.check(f"modprobe -r {' '.join(names)}; sleep {settle:g}")
+        snapshots.append(snapshot(machine, f"unloaded, {settle:g} s later", page))
+    return Record(mode, page, tuple(names), image, tuple(snapshots))
+
+
+def print_histograms(record: Record, console: Console) -> None:
+    """Print how much each leaf size maps, at each moment, by permission."""
+    title = f"{record.mode or 'linear map'}\nmodules: {', '.join(record.modules)}"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in ("", "leaf"):
+        table.add_column(heading)
+    for heading in ("leaves", "MiB", *(access.value for access in Access)):
+        table.add_column(heading, justify="right")
+    for shot in record.snapshots:
+        for cells in histogram_rows(shot):
+            table.add_row(*cells)
+        table.add_section()
+    console.print(table)
+
+
+def histogram_rows(shot: Snapshot) -> Iterator[tuple[str, ...]]:
+    """Return the rows of a histogram's table; sizes in MiB."""
+    title = shot.title
+    for leaf, row in shot.histogram().items():
+        total = sum(row.values())
+        shares = (_mib(row[access]) if access in row else "" for access in Access)
+        yield title, size_name(leaf), f"{total // leaf:,}", _mib(total), *shares
+        title = ""
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.2f}".removesuffix(".00")

@@ -1,0 +1,135 @@
+"""What per-CPU page tables take: memory, virtual space, and the kernel's text.
+
+Memory is that of machines with 4, 64 and 160 CPUs, after boot, with 10000 memory cgroups
+more, and without those again, with the feature switched off and on. Most of what a memory
+cgroup takes is per-CPU memory, whose tables every CPU has.
+
+Text is that of the patched kernel and of the same with the feature's symbol off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+
+OFF = Side("off", "patched-4k", "percpu_local_map=0")
+PATCHED = Side("patched", "patched-4k")
+MEMCGS = "/usr/lib/tests/percpu-local/memcgs"
+
+# Memory of the machine by its number of CPUs: a memory cgroup takes some KiB for each.
+MACHINES = {4: "4G", 64: "16G", 160: "32G"}
+BUILDS = ("4k", "voluntary-4k", "16k", "64k")
+
+# What the feature itself says of its tables goes into tables(). A moment is after all that was
+# freed is free; MemTotal leaves out what the kernel took before it counted. Mapped is what one
+# CPU's table maps, but for the linear map and the struct pages.
+MEMORY = f"""
+set -e
+debug=/sys/kernel/debug
+tables() {{
+	dmesg | sed -n 's/.*local map of .*, \\([0-9]*\\) KiB.cpu of tables.*/\\1/p'
+}}
+mapped() {{
+	file=$debug/kernel_page_tables_cpu/0
+	[ -e $file ] || file=$debug/kernel_page_tables
+	busybox awk '/(Linear Mapping|vmemmap) start/ {{ skip = 1 }}
+		/(Linear Mapping|vmemmap) end/ {{ skip = 0 }}
+		skip || !/^0x/ || NF < 4 {{ next }}
+		{{ size = $2 + 0 }}
+		$2 ~ /[MG]$/ {{ size *= 1024 }}
+		$2 ~ /G$/ {{ size *= 1024 }}
+		{{ total += size }}
+		END {{ printf "%.0f", total }}' $file
+}}
+moment() {{
+	sync
+	echo 3 >/proc/sys/vm/drop_caches
+	sleep 2
+	echo 1 >/proc/sys/vm/compact_memory
+	for key in MemTotal MemFree PageTables SecPageTables Percpu VmallocUsed Slab; do
+		sed -n "s/^$key: *\\([0-9]*\\) kB/$1 $key=\\1/p" /proc/meminfo
+	done
+	echo "$1 Mapped=$(mapped)"
+}}
+echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+{MEMCGS} create 1
+{MEMCGS} remove 1
+moment boot
+kib=$(tables)
+echo "boot tables=$((${{kib:-0}} * $(nproc)))"
+{MEMCGS} create SIZE
+moment memcgs
+{MEMCGS} remove SIZE
+moment removed
+"""
+MOMENTS = {"boot": "after boot", "memcgs": "with the memcgs", "removed": "without them again"}
+
+# kallsyms has 64-bit addresses, which a shell's arithmetic has no room for; _etext is aligned.
+TEXT = """
+address() { sed -n "s/^....\\(.*\\) . $1\\$/0x\\1/p" /proc/kallsyms | head -n 1; }
+size() { echo "$1=$(($(address $3) - $(address $2)))"; }
+size text _stext __kprobes_text_end
+size altinstructions __alt_instructions __alt_instructions_end
+size image _text _end
+"""
+TEXTS = {
+    "text": "text",
+    "altinstructions": "list of alternatives",
+    "image": "image in memory",
+}
+
+
+def memory(quick: bool) -> Iterator[Part]:
+    """Return a boot for each number of CPUs."""
+    for cpus in (4,) if quick else MACHINES:
+        command = MEMORY.replace("SIZE", str(100 if quick else 10000))
+        work = Work(f"memory, {cpus} CPUs", command, timeout=3600)
+        # One CPU after the other: more in parallel than the host has starve each other.
+        options = {"icount": True, "memory": MACHINES[cpus], "smp": cpus}
+        yield Part(options, [work], (OFF, PATCHED))
+
+
+def text(build: str) -> Part:
+    """Return the part that compares a patched build with the same without the feature."""
+    patched = f"patched-{build}"
+    without = Side(f"{build}, without", f"{patched}-without-percpu-local")
+    return Part({}, [Work(f"text, {build}", TEXT)], (without, Side(f"{build}, patched", patched)))
+
+
+def parts(quick: bool) -> list[Part]:
+    """Return what runs where; text needs builds of its own."""
+    return [*memory(quick), *([] if quick else map(text, BUILDS))]
+
+
+def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
+    """Make a table for each number of CPUs, and for each build."""
+    found = []
+    for cpus in MACHINES:
+        printed = ran(values, f"memory, {cpus} CPUs")
+        for key in next(iter(printed.values()), {}):
+            moment, _, name = key.partition(" ")
+            sizes = {side: float(v[key]) for side, v in printed.items()}
+            row = f"{name} {MOMENTS[moment]}"
+            found.append(Figure(f"memory of a machine with {cpus} CPUs", row, "kB", sizes))
+    for build in BUILDS:
+        printed = ran(values, f"text, {build}")
+        for key, name in TEXTS.items():
+            sizes = {side: float(v[key]) for side, v in printed.items()}
+            if sizes:
+                found.append(Figure(f"size of the kernel, {build}", name, "bytes", sizes))
+    return found
+
+
+def ran(values: dict[str, dict[str, Values]], work: str) -> dict[str, Values]:
+    """Return what a work printed on each side that ran it."""
+    return {side: works[work] for side, works in values.items() if work in works}
+
+
+EXPERIMENT = Experiment(
+    name="percpu-memory",
+    feature="percpu-local",
+    title="What per-CPU page tables take: memory, virtual space, and text",
+    parts=parts,
+    figures=figures,
+)

@@ -1,0 +1,1 @@
+"""The commands of `pagewright`, grouped as the package is; main.py starts them."""

@@ -1,0 +1,1 @@
+"""Packages and guest programs -> the root file system of a guest."""

@@ -1,0 +1,39 @@
+"""The lock that keeps two runs apart."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pagewright.host.progress import say
+
+# The file in a locked directory; it holds the number of the process that has the lock.
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def lock(directory: Path, what: str, shared: bool = False) -> Iterator[None]:
+    """Hold a directory for ourselves; wait while another run holds it.
+
+    Args:
+        directory: what is locked; made if it is not there.
+        what: how the directory is called in the message to the waiting user.
+        shared: others that also ask for a share may hold it with us.
+    """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("a+") as file:
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            say(f"waiting for another pagewright (process {owner}) that holds {what}")
+            fcntl.flock(file, kind)
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield

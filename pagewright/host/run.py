@@ -1,0 +1,179 @@
+"""Every program the workbench starts is started here."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pagewright.host.errors import (
+    DiskFullError,
+    HostError,
+    NetworkError,
+    PagewrightError,
+    ProgramError,
+)
+
+# How many of a failed program's last lines an error shows.
+TAIL_LINES = 25
+# How long a program has to end after it was asked to.
+END_SECONDS = 5
+
+
+def tail(text: str, lines: int = TAIL_LINES) -> str:
+    """Return the last lines of a text."""
+    return "\n".join(text.rstrip().splitlines()[-lines:])
+
+
+def explain(command: Sequence[str], output: str, status: int) -> PagewrightError:
+    """Turn a failed program's output into an error, naming causes we know."""
+    name = next(w for w in command if w not in ("sudo", "env") and "=" not in w)
+    if "No space left on device" in output:
+        return DiskFullError(
+            f"the disk is full ({name} could not write)",
+            "free some space (pagewright needs about 15 GB), then run the same command again",
+            tail(output, 3),
+        )
+    if re.search(r"Temporary failure|Could not (resolve|connect)|Unable to connect", output):
+        return NetworkError(
+            f"the network is not reachable ({name})",
+            "check the connection to the Debian mirror and PyPI, then run the same command again",
+            tail(output, 3),
+        )
+    complaints = [line for line in output.splitlines() if re.search(r"\b[Ee]rror:|\*\*\* ", line)]
+    return ProgramError(
+        f"{shlex.join(command)[:200]} failed with status {status}",
+        details="\n".join(complaints[:TAIL_LINES]) or tail(output),
+    )
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str | None = None,
+    on_line: Callable[[str], None] | None = None,
+    log: Path | None = None,
+    check: bool = True,
+    timeout: float | None = None,
+) -> str:
+    """Run a program to its end and return what it printed (both streams).
+
+    The program gets a process group of its own, which is ended with us: Ctrl-C
+    or an exception leaves nothing running.
+
+    Args:
+        command: the program and its arguments.
+        cwd: where it runs.
+        env: variables added to ours.
+        stdin: its standard input; empty if None.
+        on_line: called with each line as it comes (for progress).
+        log: also write the output to this file.
+        check: raise if the status is not 0.
+        timeout: seconds before it is ended and an error raised.
+
+    Raises:
+        PagewrightError: the program is missing, failed, or ran out of time.
+    """
+    words = [str(word) for word in command]
+    if not shutil.which(words[0]):
+        raise HostError(
+            f"{words[0]} is not installed", "run `pagewright doctor` to see what to install"
+        )
+    # Ended with us even if we are killed; sudo would lose that and must not be wrapped.
+    wrapper = [] if words[0] == "sudo" else ["setpriv", "--pdeathsig", "TERM", "--"]
+    process = subprocess.Popen(
+        [*wrapper, *words],
+        cwd=cwd,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+        stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        process_group=0,
+    )
+    try:
+        if on_line is None and log is None:
+            output, _ = process.communicate(stdin, timeout=timeout)
+        else:
+            output = _follow(process, stdin, on_line, log)
+    except subprocess.TimeoutExpired as error:
+        end_group(process)
+        raise ProgramError(f"{words[0]} did not finish within {timeout:g} s") from error
+    except BaseException:
+        end_group(process)
+        raise
+    if check and process.returncode != 0:
+        raise explain(words, output, process.returncode)
+    return output
+
+
+def _follow(
+    process: subprocess.Popen[str],
+    stdin: str | None,
+    on_line: Callable[[str], None] | None,
+    log: Path | None,
+) -> str:
+    """Collect a program's output line by line."""
+    lines: list[str] = []
+    assert process.stdout is not None
+    if stdin is not None:
+        assert process.stdin is not None
+        process.stdin.write(stdin)
+        process.stdin.close()
+    sink = log.open("w") if log else None
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if sink:
+                sink.write(line)
+                sink.flush()
+            if on_line:
+                on_line(line.rstrip("\n"))
+        process.wait()
+    finally:
+        if sink:
+            sink.close()
+    return "".join(lines)
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """End a program and all it started, politely first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            # Root's, started with sudo.
+            subprocess.run(
+                ["sudo", "-n", "kill", f"-{number}", "--", f"-{process.pid}"], check=False
+            )
+        give_up = time.monotonic() + END_SECONDS
+        while time.monotonic() < give_up and _group_lives(process):
+            time.sleep(0.02)
+
+
+def _group_lives(process: subprocess.Popen[str]) -> bool:
+    """Tell whether a program, or another one of its group, still runs."""
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return process.returncode is None
+    return True
+
+
+def foreground(command: Sequence[str | Path]) -> int:
+    """Give a program our terminal until it ends, and return its exit status."""
+    return subprocess.call([str(word) for word in command])

@@ -1,0 +1,14 @@
+"""The compilers: of kernels, of guest programs, and of what runs on this computer.
+
+Debian's compiler for arm64 has the same name on every computer: on an arm64 one it is the
+computer's own, elsewhere it is a cross compiler (see packages.py).
+"""
+
+from __future__ import annotations
+
+CROSS = "aarch64-linux-gnu-"
+GCC = f"{CROSS}gcc"
+GCC_ARM32 = "arm-linux-gnueabihf-gcc"
+OBJDUMP = f"{CROSS}objdump"
+NM = f"{CROSS}nm"
+HOST_GCC = "gcc"

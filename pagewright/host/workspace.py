@@ -1,0 +1,157 @@
+"""Where things are: the repository, its features, what is generated, and the cache."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pagewright.host.errors import PagewrightError
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a feature's series: a hook, and the new files that come with it."""
+
+    hook: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What feature.toml says of a feature, and where the feature lives."""
+
+    name: str
+    path: Path
+    summary: str
+    kconfig: str
+    boot_off: str
+    builds_on: tuple[str, ...]
+    kunit_suites: tuple[str, ...]
+    debug_kunit_suites: tuple[str, ...]
+    commits: tuple[Commit, ...]
+    kselftests: Mapping[str, list[str]] = field(default_factory=dict, hash=False)
+
+    @property
+    def overlay(self) -> Path:
+        """The new kernel files, at their path in the kernel tree."""
+        return self.path / "linux"
+
+    @property
+    def config(self) -> Path:
+        """The feature's config fragment."""
+        return self.path / "feature.config"
+
+    @property
+    def debug_config(self) -> Path:
+        """What its config fragment has on top in debug builds; need not be there."""
+        return self.path / "debug.config"
+
+    def new_files(self) -> list[Path]:
+        """Return the new kernel files, relative to the kernel tree, sorted."""
+        return sorted(p.relative_to(self.overlay) for p in self.overlay.rglob("*") if p.is_file())
+
+    def objects(self) -> list[Path]:
+        """Return what the new .c files compile to, but for those that others include."""
+        hooks = "".join(file.read_text() for file in (self.path / "hooks").rglob("*.patch"))
+        return [
+            file.with_suffix(".o")
+            for file in self.new_files()
+            if file.suffix == ".c" and f'#include "{file.name}"' not in hooks
+        ]
+
+
+@dataclass(frozen=True)
+class Base:
+    """What base.toml says of a kernel base."""
+
+    version: str
+    path: Path
+    package: str
+    known_good: str
+    oldest: str
+    objects: int
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The repository, its generated files, and the cache that clones share."""
+
+    root: Path
+    cache: Path
+    version: str = "6.12"
+
+    @property
+    def out(self) -> Path:
+        """Everything generated for the base."""
+        return self.root / "out" / self.version
+
+    @property
+    def tree(self) -> Path:
+        """The assembled kernel tree."""
+        return self.out / "tree"
+
+    def hooks(self, feature: str) -> Path:
+        """Return where a feature keeps its hooks for the base."""
+        return self.root / "features" / feature / "hooks" / self.version
+
+    def base(self) -> Base:
+        """Read base.toml."""
+        path = self.root / "base" / self.version
+        data = tomllib.loads((path / "base.toml").read_text())
+        fields = ("package", "known_good", "oldest", "objects")
+        return Base(self.version, path, *(data[name] for name in fields))
+
+    def features(self) -> list[Feature]:
+        """Read every feature.toml, in the order of the names."""
+        found = []
+        for file in sorted((self.root / "features").glob("*/feature.toml")):
+            data = tomllib.loads(file.read_text())
+            found.append(
+                Feature(
+                    data["name"],
+                    file.parent,
+                    data["summary"],
+                    data["kconfig"],
+                    data["boot_off"],
+                    tuple(data["builds_on"]),
+                    tuple(data["kunit_suites"]),
+                    tuple(data.get("debug_kunit_suites", ())),
+                    tuple(Commit(c["hook"], tuple(c["files"])) for c in data["commit"]),
+                    data.get("kselftests", {}),
+                )
+            )
+        return found
+
+    def make_importable(self) -> None:
+        """Let Python import what features keep in features/NAME/host."""
+        for folder in sorted(map(str, (self.root / "features").glob("*/host"))):
+            if folder not in sys.path:
+                sys.path.append(folder)
+
+    def feature(self, name: str) -> Feature:
+        """Return a feature by name.
+
+        Raises:
+            PagewrightError: there is none of that name.
+        """
+        features = self.features()
+        for feature in features:
+            if feature.name == name:
+                return feature
+        names = ", ".join(f.name for f in features)
+        raise PagewrightError(f"there is no feature {name!r}", f"the features are: {names}")
+
+    def series(self) -> list[str]:
+        """Return every hook as feature/patch, in the order of base/VERSION/series."""
+        lines = (self.root / "base" / self.version / "series").read_text().splitlines()
+        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def find() -> Workspace:
+    """Return the workspace this package belongs to."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagewright"
+    return Workspace(Path(__file__).resolve().parents[2], cache)

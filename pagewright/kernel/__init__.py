@@ -1,0 +1,1 @@
+"""Source package -> assembled tree -> Image, modules, vmlinux; and the patch series."""

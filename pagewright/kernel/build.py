@@ -1,0 +1,220 @@
+"""Assembled tree + config fragments -> Image, modules, vmlinux."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from pagewright.host.errors import BuildError, PagewrightError
+from pagewright.host.lock import LOCK_FILE, lock
+from pagewright.host.progress import Bar
+from pagewright.host.run import run
+from pagewright.host.toolchain import CROSS, GCC
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import source, tree
+from pagewright.kernel.recipes import recipe
+
+CCACHE_SIZE = "8G"
+# In a build's folder: the version of the source package that it was made from.
+SOURCE_STAMP = ".source"
+
+
+@dataclass(frozen=True)
+class Build:
+    """A finished kernel build.
+
+    Attributes:
+        name: which recipe.
+        out: the build's folder, laid out by kbuild.
+        tree: the source it was built from.
+        source: the version of the source package, such as 6.12.117-1.
+    """
+
+    name: str
+    out: Path
+    tree: Path
+    source: str
+
+    @property
+    def kernel_version(self) -> str:
+        """The point release, such as 6.12.117."""
+        return self.source.split("-")[0]
+
+    @property
+    def image(self) -> Path:
+        """The bootable image."""
+        return self.out / "arch" / "arm64" / "boot" / "Image"
+
+    @property
+    def vmlinux(self) -> Path:
+        """The kernel with symbols."""
+        return self.out / "vmlinux"
+
+    @property
+    def modules(self) -> Path:
+        """A folder with usr/lib/modules in it, to be laid over the guest's root."""
+        return self.out / "modules"
+
+
+@cache
+def ensure(space: Workspace, name: str) -> Build:
+    """Bring a build up to date, once in the life of this process, and return it.
+
+    Args:
+        space: the repository.
+        name: a build of builds.toml; with -without-FEATURE, that feature's symbol is left off.
+
+    Raises:
+        PagewrightError: there is no such build, or no such feature.
+        BuildError: the configuration or the compiler failed.
+        SourceError: the source could not be had, or a hook does not apply.
+    """
+    chosen = recipe(space, name)
+    if re.search(r"[\s:]", str(space.root)):
+        raise BuildError(
+            f"kbuild cannot work below {space.root}", "move the clone to a path without spaces"
+        )
+    pristine = source.ensure(space)
+    tree_path = tree.assemble(space, pristine) if chosen.patched else pristine.path
+    build = Build(name, space.out / name, tree_path, pristine.package_version)
+    # The tree must not be assembled anew while it is compiled.
+    with (
+        lock(build.out, f"the build {name}"),
+        lock(space.out, "the assembled tree", shared=True),
+    ):
+        _start_over_for_another_source(build)
+        configure(space, build, chosen.files(space))
+        _compile(space, build)
+    return build
+
+
+def _start_over_for_another_source(build: Build) -> None:
+    """Empty a build's folder if it was made from another version of the source package.
+
+    kbuild compares times: files that another package brings may be older than the objects
+    made from those of the last one, and would not be compiled.
+    """
+    stamp = build.out / SOURCE_STAMP
+    if stamp.exists() and stamp.read_text() == f"{build.source}\n":
+        return
+    for entry in build.out.iterdir():
+        if entry.name == LOCK_FILE:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    stamp.write_text(f"{build.source}\n")
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Return the symbols that a .config or a fragment sets; n for unset ones."""
+    symbols = {}
+    for line in text.splitlines():
+        if match := re.match(r"CONFIG_(\w+)=(.*)", line):
+            symbols[match[1]] = match[2]
+        elif match := re.match(r"# CONFIG_(\w+) is not set", line):
+            symbols[match[1]] = "n"
+    return symbols
+
+
+def unmet(wanted: dict[str, str], config: dict[str, str]) -> list[str]:
+    """Return the symbols that a configuration does not have as they were asked for."""
+    return [
+        f"CONFIG_{name}={value} (is {config.get(name, 'n')})"
+        for name, value in wanted.items()
+        if config.get(name, "n") != value
+    ]
+
+
+def make_command(build: Build, *targets: str) -> list[str | Path]:
+    """Return the make command line for a build."""
+    return [
+        "make",
+        "-C",
+        build.tree,
+        f"O={build.out}",
+        "ARCH=arm64",
+        f"CROSS_COMPILE={CROSS}",
+        f"CC=ccache {GCC}",
+        f"-j{os.cpu_count() or 1}",
+        *targets,
+    ]
+
+
+def environment(space: Workspace) -> dict[str, str]:
+    """Return the environment of a kernel build: ccache shared by clones, no dates."""
+    return {
+        "CCACHE_DIR": str(space.cache / "ccache"),
+        "CCACHE_BASEDIR": str(space.root),
+        "CCACHE_NOHASHDIR": "1",
+        # The kernel build writes dependency files; ccache need not preprocess to find them.
+        "CCACHE_DEPEND": "1",
+        "CCACHE_MAXSIZE": CCACHE_SIZE,
+        "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
+        "KBUILD_BUILD_USER": "builder",
+        "KBUILD_BUILD_HOST": "localhost",
+    }
+
+
+def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
+    """Make .config from allnoconfig and the fragments, if they or the tree changed."""
+    manifest = tree.Manifest.read(build.tree)
+    text = f"# linux {build.source}, hooks {manifest.key if manifest else 'none'}\n"
+    text += "".join(f"{file.read_text()}\n" for file in fragments)
+    merged = build.out / "fragments.config"
+    config = build.out / ".config"
+    if not (config.exists() and merged.exists() and merged.read_text() == text):
+        merged.unlink(missing_ok=True)
+        wanted = build.out / "wanted.config"
+        wanted.write_text(text)
+        run(
+            [*make_command(build, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"],
+            env=environment(space),
+        )
+        got = parse_config(config.read_text())
+        lines = [
+            f"  {os.path.relpath(file, space.root)}: {line}"
+            for file in fragments
+            for line in unmet(parse_config(file.read_text()), got)
+        ]
+        if lines:
+            config.unlink()
+            raise BuildError(
+                f"{build.name}: {len(lines)} config symbols did not take the value asked for",
+                "add what they depend on to the fragment, or take them out",
+                "\n".join(lines),
+            )
+        wanted.rename(merged)
+
+
+def _compile(space: Workspace, build: Build) -> None:
+    """Run kbuild; the progress is the number of objects made."""
+    made = 0
+    total = space.base().objects
+    log = build.out / "build.log"
+    env = environment(space)
+    with Bar(f"build {build.name}", total) as bar:
+
+        def follow(line: str) -> None:
+            nonlocal made
+            if re.match(r"\s+(CC|AS)\b", line):
+                made += 1
+                bar.advance()
+
+        try:
+            run(make_command(build, "Image", "modules"), env=env, on_line=follow, log=log)
+        except PagewrightError as error:
+            error.todo = error.todo or f"the whole log is {log}"
+            raise
+        run(
+            [
+                *make_command(build, "modules_install"),
+                f"INSTALL_MOD_PATH={build.modules / 'usr'}",
+            ],
+            env=env,
+        )

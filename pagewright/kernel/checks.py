@@ -1,0 +1,57 @@
+"""The kernel's own style checker, run on our files."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+
+DICTIONARY = Path("/usr/lib/python3/dist-packages/codespell_lib/data/dictionary.txt")
+
+# The kernel's idiom for exception tables passes assembler operands to a macro; checkpatch takes
+# their % for an operator, in the kernel's own files too.
+EXCEPTION_TABLE = r"CHECK: spaces preferred around that '%'(.|\n)*_ASM_EXTABLE_"
+
+# Trace events have a layout of their own, which their document prescribes.
+TRACE_LAYOUT = r"CHECK: (Alignment should match|Lines should not end)(.|\n)*include/trace/events/"
+
+
+def known_complaints(space: Workspace) -> list[str]:
+    """Return what checkpatch says wrongly, as regular expressions; features add their own.
+
+    They are in features/NAME/checkpatch.toml, each with the reason why it is wrong.
+    """
+    found = [EXCEPTION_TABLE, TRACE_LAYOUT]
+    for file in sorted((space.root / "features").glob("*/checkpatch.toml")):
+        found += [entry["complaint"] for entry in tomllib.loads(file.read_text())["wrong"]]
+    return found
+
+
+def checkpatch(
+    tree: Path, files: Sequence[Path], *options: str, known: Sequence[str] = ()
+) -> list[str]:
+    """Return what `checkpatch --strict` has to say about files or patches.
+
+    Args:
+        tree: a kernel tree.
+        files: patches, or with the option -f whole files.
+        options: more options for checkpatch.
+        known: regular expressions of complaints that are wrong.
+    """
+    command = ["perl", tree / "scripts" / "checkpatch.pl", "--strict", "--no-tree"]
+    command += ["--codespell", "--codespellfile", DICTIONARY, *options, *files]
+    output = run([str(word) for word in command], check=False)
+    if "total: " not in output:
+        return [f"checkpatch did not run: {output}"]
+    complaints = []
+    # Of several files, each has a heading, with no empty lines around it.
+    for block in re.split(r"\n\n|^-+\n.*\n-+\n", output, flags=re.M):
+        if re.match(r"(ERROR|WARNING|CHECK): ", block) and not any(
+            re.match(one, block) for one in known
+        ):
+            complaints.append(block)
+    return complaints

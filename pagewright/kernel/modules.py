@@ -1,0 +1,56 @@
+"""Kernel modules that are compiled apart from the kernel, for any build.
+
+The base has no file of ours in its tree, and yet a measurement needs the same module on
+both sides: it is compiled for each build from the same source, with kbuild's M=.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagewright.host.errors import BuildError
+from pagewright.host.lock import lock
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import build
+from pagewright.kernel.build import Build
+
+# Where the modules are in the guest: FOLDER/NAME.ko.
+FOLDER = "usr/lib/tests/external"
+
+
+def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:
+    """Compile modules for a build and return an overlay that has them.
+
+    Args:
+        space: the repository.
+        built: the build, up to date.
+        sources: one C file per module, relative to the repository.
+
+    Raises:
+        BuildError: a source is missing or does not compile.
+    """
+    folder = space.out / "modules" / built.name
+    overlay = folder / "overlay"
+    files = [space.root / source for source in sources]
+    for file in files:
+        if not file.is_file():
+            raise BuildError(f"there is no module source {file}")
+    with (
+        lock(folder, f"the modules for {built.name}"),
+        lock(space.out, "the assembled tree", shared=True),
+    ):
+        (folder / "Kbuild").write_text("".join(f"obj-m += {file.stem}.o\n" for file in files))
+        for file in files:
+            link = folder / file.name
+            link.unlink(missing_ok=True)
+            link.symlink_to(file)
+        environment = build.environment(space)
+        run([*build.make_command(built, "modules"), f"M={folder}"], env=environment)
+        target = overlay / FOLDER
+        target.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            module = target / f"{file.stem}.ko"
+            module.write_bytes((folder / module.name).read_bytes())
+    return overlay

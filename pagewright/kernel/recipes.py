@@ -1,0 +1,96 @@
+"""base/VERSION/builds.toml: which builds there are, and what each is made of."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pagewright.host.errors import PagewrightError
+from pagewright.host.workspace import Feature, Workspace
+
+_WITHOUT = "-without-"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named build is made.
+
+    Attributes:
+        name: its name, which is that of its folder below out/VERSION, too.
+        purpose: what it is for, one line.
+        fragments: the names of its config fragments, in the order of their merging.
+        features: names of the features whose symbols are on.
+        patched: it is made from the assembled tree, and not from the pristine one.
+        debug: the debug fragments of its features are merged, too.
+    """
+
+    name: str
+    purpose: str
+    fragments: tuple[str, ...]
+    features: tuple[str, ...]
+    patched: bool
+    debug: bool = False
+
+    def files(self, space: Workspace) -> list[Path]:
+        """Return the fragment files, the features' own included."""
+        config = space.root / "base" / space.version / "config"
+        files = [config / f"{fragment}.config" for fragment in self.fragments]
+        kept = [f for f in space.features() if f.name in self.features]
+        files += [f.config for f in kept]
+        if self.debug:
+            files += [f.debug_config for f in kept if f.debug_config.exists()]
+        return files
+
+
+def names(space: Workspace) -> list[str]:
+    """Return the names of all builds, in the order of the file."""
+    return list(_read(space)["builds"])
+
+
+def everyday(space: Workspace) -> list[str]:
+    """Return the builds that `make test` boots."""
+    return list(_read(space)["everyday"])
+
+
+def recipe(space: Workspace, name: str) -> Recipe:
+    """Return a recipe by name; NAME-without-FEATURE leaves a feature's symbol off.
+
+    Raises:
+        PagewrightError: there is no build of that name, or no such feature.
+    """
+    base, *without = name.split(_WITHOUT)
+    builds = _read(space)["builds"]
+    if base not in builds:
+        raise PagewrightError(f"there is no build {name!r}", f"the builds are: {', '.join(builds)}")
+    entry = builds[base]
+    features = [f.name for f in _chosen(space, entry["features"])]
+    for gone in without:
+        features = [kept for kept in features if kept != space.feature(gone).name]
+    return Recipe(
+        name,
+        entry["purpose"] + "".join(f", without {gone}" for gone in without),
+        tuple(entry["fragments"]),
+        tuple(features),
+        patched=entry["features"] != "none",
+        debug=entry.get("debug", False),
+    )
+
+
+def without(name: str, features: list[str]) -> str:
+    """Return the name of a build with features left off."""
+    return _WITHOUT.join((name, *features))
+
+
+def _chosen(space: Workspace, features: str | list[str]) -> list[Feature]:
+    """Return the features that an entry names."""
+    if features == "none":
+        return []
+    if features == "all":
+        return space.features()
+    return [space.feature(name) for name in features]
+
+
+def _read(space: Workspace) -> dict[str, Any]:
+    return tomllib.loads((space.root / "base" / space.version / "builds.toml").read_text())

@@ -1,0 +1,191 @@
+"""Overlay + hooks -> a `git am`-able series per feature.
+
+Each hook of a feature becomes one commit, together with the new files that
+feature.toml lists beside it. The commits are made by git in a scratch work
+tree of a repository whose only commit is the pristine kernel.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pagewright.host.errors import PagewrightError, SourceError
+from pagewright.host.lock import lock
+from pagewright.host.progress import say
+from pagewright.host.run import run
+from pagewright.host.workspace import Feature, Workspace
+from pagewright.kernel.source import Source
+from pagewright.kernel.tree import patched_files
+
+# git, whatever the user's own configuration would add.
+GIT = (
+    "git",
+    *("-c", "commit.gpgSign=false"),
+    *("-c", "diff.noprefix=false"),
+    *("-c", "format.noprefix=false"),
+    *("-c", "format.coverLetter=false"),
+    *("-c", "format.signOff=false"),
+)
+
+
+def repository(space: Workspace, source: Source) -> Path:
+    """Return a bare git repository with the pristine tree as its one commit, `pristine`."""
+    store = space.cache / "git"
+    target = store / f"{source.package_version}.git"
+    with lock(store, "the git cache"):
+        if not target.exists():
+            say(f"storing linux {source.package_version} in git, once")
+            with tempfile.TemporaryDirectory(dir=store, prefix="import-") as scratch:
+                git = ["git", "--git-dir", f"{scratch}/git", "--work-tree", str(source.path)]
+                run(["git", "init", "-q", "--bare", f"{scratch}/git"])
+                for key, value in (
+                    ("core.bare", "false"),
+                    ("core.looseCompression", "0"),
+                    ("gc.auto", "0"),
+                    ("core.autocrlf", "false"),
+                ):
+                    run([*git, "config", key, value])
+                run([*git, "add", "--all", "--force", "."], cwd=source.path)
+                identity = {
+                    f"GIT_{role}_{key}": value
+                    for role in ("AUTHOR", "COMMITTER")
+                    for key, value in (
+                        ("NAME", "pristine"),
+                        ("EMAIL", "pristine@localhost"),
+                        ("DATE", "2000-01-01T00:00:00Z"),
+                    )
+                }
+                message = f"linux {source.package_version}"
+                run([*git, "commit", "-q", "-m", message], cwd=source.path, env=identity)
+                run([*git, "branch", "-f", "pristine"], cwd=source.path)
+                shutil.move(f"{scratch}/git", target)
+    return target
+
+
+@contextmanager
+def worktree(space: Workspace, source: Source, files: list[str]) -> Iterator[Path]:
+    """Make a scratch work tree of the pristine kernel, and remove it at the end.
+
+    The index holds the whole tree; on disk there are only the files asked for,
+    which is all that `git am` touches.
+    """
+    git_dir = repository(space, source)
+    run(["git", "--git-dir", git_dir, "worktree", "prune"])
+    space.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=space.out, prefix="series-") as scratch:
+        path = Path(scratch) / "linux"
+        git = ["git", "--git-dir", str(git_dir)]
+        run([*git, "worktree", "add", "-q", "--no-checkout", "--detach", path, "pristine"])
+        try:
+            patterns = "".join(f"/{name}\n" for name in files)
+            run(["git", "sparse-checkout", "set", "--no-cone", "--stdin"], cwd=path, stdin=patterns)
+            run(["git", "checkout", "-q"], cwd=path)
+            yield path
+        finally:
+            run([*git, "worktree", "remove", "--force", path], check=False)
+
+
+def check_commits(space: Workspace, feature: Feature) -> None:
+    """Raise unless feature.toml gives every hook and every new file to one commit."""
+    hooks = [name.split("/")[1] for name in space.series() if name.split("/")[0] == feature.name]
+    listed = [commit.hook for commit in feature.commits]
+    if hooks != listed:
+        raise SourceError(
+            f"{feature.name}: series and feature.toml differ in their hooks",
+            f"series has {hooks}, feature.toml has {listed}",
+        )
+    given = sorted(file for commit in feature.commits for file in commit.files)
+    new = [str(file) for file in feature.new_files()]
+    if given != new:
+        odd = sorted(set(given) ^ set(new)) or "a file that is listed twice"
+        raise SourceError(
+            f"{feature.name}: feature.toml must give each new file to one commit", f"see {odd}"
+        )
+
+
+def compose(
+    space: Workspace, source: Source, feature: Feature, signoff: bool = False
+) -> list[Path]:
+    """Write a feature's series to out/VERSION/series/FEATURE and return the patches.
+
+    Args:
+        space: the repository.
+        source: the pristine kernel.
+        feature: the feature; those it builds on must be applied before it.
+        signoff: add the committer's Signed-off-by.
+
+    Raises:
+        SourceError: feature.toml is not complete, git knows no identity, or a
+            hook does not apply.
+    """
+    check_commits(space, feature)
+    _check_identity(space)
+    target = space.out / "series" / feature.name
+    with worktree(space, source, touched(space, feature)) as path:
+        for name in feature.builds_on:
+            for commit in space.feature(name).commits:
+                _commit(space, space.feature(name), commit.hook, commit.files, path, False)
+        start = run(["git", "rev-parse", "HEAD"], cwd=path).strip()
+        for commit in feature.commits:
+            _commit(space, feature, commit.hook, commit.files, path, signoff)
+        fresh = path.parent / "patches"
+        run([*GIT, "format-patch", "-q", "--no-signature", "-o", fresh, start], cwd=path)
+        shutil.rmtree(target, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(fresh, target)
+    return sorted(target.glob("*.patch"))
+
+
+def touched(space: Workspace, feature: Feature) -> list[str]:
+    """Return every existing file that a feature and what it builds on touch."""
+    names = []
+    for one in (*map(space.feature, feature.builds_on), feature):
+        for commit in one.commits:
+            names += patched_files((space.hooks(one.name) / commit.hook).read_text())
+            names += commit.files
+    return sorted(set(names))
+
+
+def _check_identity(space: Workspace) -> None:
+    """Raise if git does not know who commits."""
+    try:
+        run(["git", "var", "GIT_AUTHOR_IDENT"], cwd=space.root)
+    except PagewrightError as error:
+        raise SourceError(
+            "git does not know who the author of the series is",
+            "run: git config --global user.name NAME; git config --global user.email ADDRESS",
+        ) from error
+
+
+def _commit(
+    space: Workspace,
+    feature: Feature,
+    hook: str,
+    files: tuple[str, ...],
+    path: Path,
+    signoff: bool,
+) -> None:
+    """Apply one hook, add its new files, and commit them with the hook's message."""
+    patch = space.hooks(feature.name) / hook
+    message = patch.read_text().split("\n---\n", 1)[0]
+    run(["git", "apply", "--index", patch], cwd=path)
+    for name in files:
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(feature.overlay / name, path / name)
+    if files:
+        run(["git", "add", "--sparse", "--force", *files], cwd=path)
+    sign = ["--signoff"] if signoff else []
+    run([*GIT, "commit", "-q", *sign, "-F", "-"], cwd=path, stdin=message)
+
+
+def apply(patches: list[Path], path: Path) -> None:
+    """Apply a series with `git am` to a work tree.
+
+    Raises:
+        SourceError: a patch does not apply.
+    """
+    run(["git", "am", "--keep-non-patch", "-q", *patches], cwd=path)

@@ -1,0 +1,1 @@
+"""Image + guest + options -> a running machine, and how it is spoken to."""

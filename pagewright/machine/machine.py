@@ -1,0 +1,382 @@
+"""A running machine: boot it, run commands in it, hear when it dies.
+
+`boot` starts a QEMU (see qemu.yaml) or connects to a place of a lab that
+already runs the kernel and the guest; both are driven through labgrid, and a
+caller need not know which it got.
+
+How commands and their outputs travel is in transport.py.
+
+labgrid keeps one stack of steps for the whole process: use machines from one
+thread at a time.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labgrid import Environment
+from labgrid.driver.exception import ExecutionError
+from labgrid.exceptions import NoDriverFoundError
+from labgrid.util.qmp import QMPError
+from pexpect import TIMEOUT, ExceptionPexpect  # type: ignore[import-untyped]
+
+from pagewright.host.errors import (
+    CommandFailedError,
+    GuestDiedError,
+    GuestHungError,
+    MachineError,
+)
+from pagewright.host.run import foreground, tail
+from pagewright.machine import evidence, klog
+from pagewright.machine.emulator import EmulatorDriver
+from pagewright.machine.options import MachineOptions, unmet
+from pagewright.machine.qemu import OUTPUT, describe
+from pagewright.machine.transport import Channel, Lines
+
+__all__ = ["Machine", "MachineOptions", "Result", "boot", "console"]
+
+# A debug kernel that counts instructions takes minutes to boot. Machines that
+# die while booting are noticed at once, so only a hang costs this long.
+BOOT_SECONDS = 300
+
+_CONSOLE_TAIL = 40
+
+# What the guest's init says when its shell is about to run.
+_READY = "guest-init: ready"
+
+# What labgrid's drivers raise when the other side stops answering.
+_SILENCE = (ExceptionPexpect, ExecutionError, QMPError, OSError, subprocess.TimeoutExpired)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended.
+
+    Attributes:
+        output: all it wrote to standard output and standard error, as it came;
+            bytes that are not UTF-8 are replaced.
+        status: its exit status; 128 + N if signal N ended it.
+    """
+
+    output: str
+    status: int
+
+
+class Machine:
+    """A machine that is up, and its root shell.
+
+    Attributes:
+        fixed: the machine is as it is (a board, a remote place): what
+            MachineOptions asks for was not applied. `unmet` tells what differs.
+        build: the build that a fixed place says it runs (`options: build:` in its
+            environment file), or empty.
+        logs: the folder with its console and its commands (see evidence.py), if it has one.
+        broken: the machine died or stopped answering; every further command
+            fails.
+    """
+
+    def __init__(
+        self,
+        shell: Any,  # noqa: ANN401
+        emulator: Any = None,  # noqa: ANN401
+        directory: Path | None = None,
+        logs: Path | None = None,
+    ) -> None:
+        """Wrap active labgrid drivers; use `boot` instead.
+
+        Args:
+            shell: a driver with the CommandProtocol.
+            emulator: the EmulatorDriver below it, if there is one.
+            directory: where the emulator keeps the machine's files.
+            logs: where its console is, and where its commands are written down.
+        """
+        self._shell = shell
+        self._emulator = emulator
+        self._directory = directory or Path()
+        self.logs = logs
+        self._console_log = logs / evidence.CONSOLE if logs else None
+        self._transcript = evidence.Transcript(logs / evidence.COMMANDS) if logs else None
+        self.build = ""
+        self._running = ""
+        self._mark = ""
+        self._taints_before: list[str] = []
+        self.fixed = emulator is None
+        self.broken = False
+        self._transport: Channel | Lines
+        if directory is None:
+            self._transport = Lines(self._line)
+            self._start_watch()
+        else:
+            # Nobody looks at this terminal, and every echoed byte is an exit to QEMU.
+            self._line("stty -echo", BOOT_SECONDS)
+            self._transport = Channel(self._line, directory / OUTPUT)
+
+    def run(self, command: str, timeout: float = 60) -> Result:
+        """Run a shell command in the guest.
+
+        Args:
+            command: any text `sh -c` takes; several lines are fine.
+            timeout: seconds (of ours, not the guest's) after which the machine
+                counts as hung.
+
+        Raises:
+            GuestDiedError, GuestHungError: it died or did not answer. A status other than 0
+                is no error here; see `check`.
+        """
+        self._running = command
+        if self._transcript:
+            self._transcript.begin(command)
+        status, output = self._transport.run(command, timeout)
+        result = Result(output.decode(errors="replace"), status)
+        if self._transcript:
+            self._transcript.end(status, result.output)
+        return result
+
+    def check(self, command: str, timeout: float = 60) -> str:
+        """Run a shell command that must succeed.
+
+        Returns:
+            Its output without trailing newlines, as `$(command)` in a shell.
+
+        Raises:
+            CommandFailedError: the status is not 0.
+            GuestDiedError, GuestHungError: as `run`.
+        """
+        result = self.run(command, timeout)
+        if result.status != 0:
+            raise CommandFailedError(
+                f"in the guest, status {result.status} from: {command[:200]}",
+                details=tail(result.output, _CONSOLE_TAIL),
+            )
+        return result.output.rstrip("\n")
+
+    def read(self, *files: str) -> list[str]:
+        """Return the contents of several files, without trailing newlines, in one go.
+
+        Raises:
+            CommandFailedError: one of them cannot be read.
+        """
+        names = shlex.join(files)
+        text = self.check(f"for file in {names}; do cat $file && printf '\\0' || exit; done")
+        return [content.rstrip("\n") for content in text.split("\0")[:-1]]
+
+    def meminfo(self) -> dict[str, int]:
+        """Return /proc/meminfo: the numbers by name, as they stand there (mostly KiB)."""
+        lines = self.check("cat /proc/meminfo").splitlines()
+        return {line.split(":")[0]: int(line.split()[1]) for line in lines}
+
+    def vmstat(self) -> dict[str, int]:
+        """Return /proc/vmstat: the counts by name."""
+        lines = self.check("cat /proc/vmstat").splitlines()
+        return {name: int(count) for name, count in map(str.split, lines)}
+
+    def console(self) -> str:
+        """Return all the kernel has printed so far; of a fixed place, its dmesg."""
+        if self._console_log is None:
+            return "" if self.broken else self.check("dmesg")
+        if not self._console_log.is_file():
+            return ""
+        return self._console_log.read_bytes().decode(errors="replace").replace("\r\n", "\n")
+
+    def warnings(self) -> str:
+        """Return the kernel's complaints since boot, or since we connected to a fixed place.
+
+        Warnings, lockdep's and KASAN's reports and the like, as dmesg shows
+        them; a taint whose report has left the log is named. Empty if all is well.
+        """
+        log, tainted = self._log_and_taints()
+        if self._mark and self._mark in log:
+            log = log.split(self._mark, 1)[1]
+        found = klog.splats(log)
+        names = klog.taint_names(tainted)
+        new = [name for name in names if name not in self._taints_before]
+        return found or (f"the kernel is tainted: {', '.join(new)}" if new else "")
+
+    def _log_and_taints(self) -> tuple[str, int]:
+        text = self.check("dmesg; printf '\\0'; cat /proc/sys/kernel/tainted")
+        log, _, tainted = text.rpartition("\0")
+        return log, int(tainted)
+
+    def monitor(self, command: str, **arguments: Any) -> Any:  # noqa: ANN401
+        """Give QEMU's monitor a QMP command, such as qom-set, and return its answer.
+
+        Raises:
+            MachineError: there is no emulator, or the command failed.
+        """
+        if self._emulator is None:
+            raise MachineError("a fixed place has no QEMU monitor")
+        try:
+            return self._emulator.monitor_command(command, arguments)
+        except (QMPError, OSError) as error:
+            if self._emulator.exit_status(timeout=1) is not None:
+                self.broken = True
+                raise _diagnose(
+                    self._emulator, self.console(), error, 0, f"at {command}"
+                ) from error
+            raise MachineError(f"QEMU's monitor refused {command}: {error}") from error
+
+    def start_anew(self, command: str, timeout: float = BOOT_SECONDS) -> None:
+        """Run a command after which a kernel boots again, and wait for its shell.
+
+        For kexec and crash dumps, which keep the machine; nothing comes back of
+        what the command prints.
+
+        Args:
+            command: must end in a new kernel.
+            timeout: seconds until the new kernel's guest must be ready.
+
+        Raises:
+            MachineError: there is no emulator, or the new shell did not come.
+        """
+        if self._emulator is None:
+            raise MachineError("a fixed place cannot start a kernel anew")
+        boots = self.console().count(_READY)
+        self.check(f"setsid sh -c {shlex.quote(f'sleep 0.5; {command}')} >/dev/null 2>&1 &")
+        give_up = time.monotonic() + timeout
+        while self.console().count(_READY) <= boots:
+            if self._emulator.exit_status(timeout=0.2) is not None or time.monotonic() > give_up:
+                self.broken = True
+                raise _diagnose(self._emulator, self.console(), TIMEOUT(""), timeout, command)
+        target = self._shell.target
+        try:
+            target.deactivate(self._shell)
+            target.activate(self._shell)
+        except _SILENCE as error:
+            self.broken = True
+            when = f"after: {command[:200]}"
+            raise _diagnose(self._emulator, self.console(), error, timeout, when) from error
+        self._line("stty -echo", timeout)
+        self._transport = Channel(self._line, self._directory / OUTPUT)
+
+    def unmet(self, options: MachineOptions) -> list[str]:
+        """Say which of the options a fixed place does not meet; see place.unmet."""
+        return unmet(options, self.check) if self.fixed else []
+
+    def _start_watch(self) -> None:
+        """Remember what the kernel of a fixed place had to complain about before us."""
+        self._mark = f"pagewright {uuid.uuid4().hex}"
+        self.check(f"echo '{self._mark}' >/dev/kmsg")
+        tainted = int(self.check("cat /proc/sys/kernel/tainted"))
+        self._taints_before = klog.taint_names(tainted)
+
+    def _line(self, text: str, timeout: float) -> list[str]:
+        """Hand one line of shell to labgrid's driver; return the lines of its answer."""
+        if self.broken:
+            details = tail(self.console(), _CONSOLE_TAIL)
+            raise MachineError("this machine has failed before", details=details)
+        try:
+            lines: list[str] = self._shell.run(text, timeout=timeout, decodeerrors="replace")[0]
+        except _SILENCE as error:
+            self.broken = True
+            when = f"while running: {self._running[:200]}"
+            raise _diagnose(self._emulator, self.console(), error, timeout, when) from error
+        return lines
+
+
+def _diagnose(
+    emulator: Any,  # noqa: ANN401
+    console: str,
+    error: Exception,
+    timeout: float,
+    when: str,
+) -> MachineError:
+    """Say why a machine does not answer: it died, QEMU ended, or it hangs."""
+    details = tail(console, _CONSOLE_TAIL)
+    if cause := klog.cause_of_death(console):
+        return GuestDiedError(f"the guest kernel died {when}: {cause}", details=details)
+    silent = isinstance(error, TIMEOUT | subprocess.TimeoutExpired)
+    if emulator is not None:
+        status = emulator.exit_status(timeout=0 if silent else 5)
+        if status is not None:
+            details = "\n".join(text for text in (emulator.messages(), details) if text)
+            return GuestDiedError(f"QEMU exited with status {status} {when}", details=details)
+    if silent:
+        return GuestHungError(f"no answer within {timeout:g} s {when}", details=details)
+    return MachineError(f"the connection failed {when}: {error}", details=details)
+
+
+@contextmanager
+def boot(
+    options: MachineOptions, env: Path | None = None, timeout: int = BOOT_SECONDS
+) -> Iterator[Machine]:
+    """Boot a machine, or connect to one, and end it with the context.
+
+    Args:
+        options: the machine; not applied if `env` is given.
+        env: a labgrid environment file whose target "main" has a driver with
+            the CommandProtocol and already runs our kernel and guest.
+        timeout: seconds until its shell must have answered.
+
+    Raises:
+        MachineError: it did not come up.
+    """
+    with ExitStack() as stack:
+        if env is not None:
+            yield _connect(env, stack, timeout)
+            return
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+        logs = evidence.claim(directory)
+        yield _start(describe(options, directory, logs, timeout), logs, stack, timeout)
+
+
+def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> Machine:
+    """Start the QEMU that an environment file describes."""
+    log = logs / evidence.CONSOLE
+    lab = Environment(str(environment))
+    target = lab.get_target("main")
+    stack.callback(lab.cleanup)
+    emulator = target.get_driver(EmulatorDriver)
+    stack.callback(emulator.off)
+    try:
+        emulator.on()
+        shell = target.get_driver("ShellDriver")
+    except _SILENCE as error:
+        console = log.read_text(errors="replace") if log.is_file() else ""
+        raise _diagnose(emulator, console, error, timeout, "while booting") from error
+    return Machine(shell, emulator, environment.parent, logs)
+
+
+def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
+    """Connect to the place that a user's environment file describes."""
+    lab = Environment(str(env))
+    stack.callback(lab.cleanup)
+    target = lab.get_target("main")
+    if target is None:
+        raise MachineError(f"{env} has no target named main")
+    try:
+        shell = target.get_driver("CommandProtocol")
+    except NoDriverFoundError as error:
+        raise MachineError(f"{env}: the target main has no driver that runs commands") from error
+    except _SILENCE as error:
+        raise _diagnose(
+            None, "", error, timeout, f"while connecting to the place in {env}"
+        ) from error
+    machine = Machine(shell)
+    machine.build = lab.config.get_option("build", "")
+    return machine
+
+
+def console(options: MachineOptions) -> int:
+    """Boot a machine and give the user its shell; Ctrl-A X ends it.
+
+    Returns:
+        QEMU's exit status.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+        lab = Environment(str(describe(options, directory, directory, BOOT_SECONDS)))
+        stack.callback(lab.cleanup)
+        emulator = lab.get_target("main").get_driver(EmulatorDriver, activate=False)
+        terminal = "stdio,id=serialsocket,mux=on,signal=off"
+        return foreground(
+            [*emulator.get_qemu_base_args(), "-chardev", terminal, "-mon", "serialsocket"]
+        )

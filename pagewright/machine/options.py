@@ -1,0 +1,91 @@
+"""What a machine is to be like, and whether a given one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# All that QEMU can, and the MIDR of a Neoverse V3 r0p2: features that trust a list of
+# processors are on.
+DEFAULT_CPU = "max,midr=0x410fd842"
+
+# Arguments for memory with tags.
+MTE = ("-machine", "mte=on")
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """What to boot, and on what kind of machine.
+
+    Attributes:
+        kernel: an arm64 Image.
+        rootfs: an ext4 image; the machine works on a snapshot of it.
+        cpu: QEMU's CPU model with its properties.
+        smp: number of CPUs.
+        memory: size of RAM, as QEMU writes it ("1G"); may exceed the host's.
+        append: kernel parameters added to the machine's own.
+        icount: count instructions: guest time is the number of them executed,
+            and figures repeat. Implies a single thread.
+        single_threaded: run all CPUs in one thread, which makes atomics fault
+            as on hardware.
+        count: QEMU's plugin that counts the instructions of the kernel and of programs apart
+            (see plugin.py).
+        virtualization: the CPUs have EL2: a kernel with KVM can run guests of its own.
+        overlay: a directory whose files are laid over the guest's root.
+        modules: a directory with the kernel's lib/modules, laid over it too.
+        extra_args: further arguments for QEMU.
+    """
+
+    kernel: Path
+    rootfs: Path
+    cpu: str = DEFAULT_CPU
+    smp: int = 2
+    memory: str = "1G"
+    append: str = ""
+    icount: bool = False
+    single_threaded: bool = False
+    count: Path | None = None
+    virtualization: bool = False
+    overlay: Path | None = None
+    modules: Path | None = None
+    extra_args: Sequence[str] = ()
+
+
+def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
+    """Say which of the options a place does not meet that is as it is.
+
+    The number of CPUs and the memory must be at least what is asked for, and the
+    kernel must have been started with the parameters in `append`. The kernel and
+    the root are the place's, and `single_threaded` corrects the emulator and asks
+    nothing of a place.
+
+    Args:
+        options: what is asked for.
+        check: runs a command there and returns its output.
+    """
+    default = MachineOptions(options.kernel, options.rootfs)
+    missing = [
+        f"{name}={getattr(options, name)}"
+        for name in ("cpu", "icount", "count", "overlay", "extra_args")
+        if getattr(options, name) != getattr(default, name)
+    ]
+    parameters = check("cat /proc/cmdline").split()
+    missing += [f"append={word}" for word in options.append.split() if word not in parameters]
+    if options.smp != default.smp and int(check("nproc")) < options.smp:
+        missing.append(f"smp={options.smp}")
+    if options.virtualization and "kvm" not in check("ls /dev").split():
+        missing.append("virtualization")
+    if options.memory != default.memory:
+        total = int(check("cat /proc/meminfo").split()[1]) << 10
+        # MemTotal, its first line, leaves out what the kernel itself occupies.
+        if total < 0.9 * _bytes(options.memory):
+            missing.append(f"memory={options.memory}")
+    return missing
+
+
+def _bytes(size: str) -> int:
+    """Read a size as QEMU writes it; a bare number is in MiB."""
+    shifts = {"K": 10, "M": 20, "G": 30, "T": 40}
+    shift = shifts.get(size[-1].upper())
+    return int(float(size) * 2**20) if shift is None else int(float(size[:-1]) * 2**shift)

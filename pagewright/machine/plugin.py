@@ -1,0 +1,51 @@
+"""A machine that counts the instructions of its kernel and of its programs apart.
+
+count.c is a plugin of QEMU that counts; here it is compiled, and a machine is given the
+arguments for it. The guest reads the counts with features/percpu-local/guest/count.c.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from pagewright.host.lock import lock
+from pagewright.host.run import run
+from pagewright.host.toolchain import HOST_GCC
+from pagewright.host.workspace import Workspace
+
+_SOURCE = Path(__file__).with_name("count.c")
+_CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-shared", "-fPIC")
+
+# What the guest maps; a device has at least a page.
+_BYTES = 1 << 20
+
+
+@cache
+def ensure(space: Workspace) -> Path:
+    """Compile the plugin if it is older than its source, and return it."""
+    folder = space.out / "plugin"
+    plugin = folder / "count.so"
+    with lock(folder, "QEMU's plugin"):
+        if not plugin.exists() or plugin.stat().st_mtime < _SOURCE.stat().st_mtime:
+            fresh = folder / "fresh.so"
+            run([HOST_GCC, *_CFLAGS, "-o", fresh, _SOURCE])
+            fresh.rename(plugin)
+    return plugin
+
+
+def arguments(plugin: Path, directory: Path) -> list[str]:
+    """Return QEMU's arguments for a machine that counts.
+
+    Args:
+        plugin: from `ensure`.
+        directory: takes the file with the counts; the machine's own.
+    """
+    counts = directory / "counts"
+    counts.write_bytes(bytes(_BYTES))
+    memory = f"memory-backend-file,id=counts,size={_BYTES},share=on,mem-path={counts}"
+    return [
+        *("-plugin", f"{plugin},counts={counts}"),
+        *("-object", memory),
+        *("-device", "ivshmem-plain,memdev=counts"),
+    ]

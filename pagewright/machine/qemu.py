@@ -1,0 +1,106 @@
+"""Options of a machine -> a labgrid environment file for QEMU."""
+
+from __future__ import annotations
+
+import shlex
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from labgrid.util.yaml import dump, load
+
+from pagewright.host.errors import MachineError
+from pagewright.machine import evidence, plugin
+from pagewright.machine.options import MachineOptions
+
+_QEMU = Path(__file__).with_name("qemu.yaml")
+
+# In the directory of a machine: what commands print, on its way to us.
+OUTPUT = "output"
+
+# While all CPUs wait for the host's disk, a guest that counts instructions skips to its
+# next timer, so that a wait of milliseconds is minutes to the hung task detector.
+# It must not start at all: its sysctl is set only when the root is mounted.
+_ICOUNT_PARAMETERS = ("initcall_blacklist=hung_task_init",)
+
+
+def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout: int) -> Path:
+    """Write the environment file of a QEMU machine.
+
+    Args:
+        options: the machine.
+        directory: takes the file and the overlay; the machine's own.
+        logs: takes the console and what QEMU itself prints.
+        boot_timeout: seconds until the guest's shell must have answered.
+
+    Returns:
+        The environment file.
+    """
+    for what, path in (("kernel", options.kernel), ("root file system", options.rootfs)):
+        if not path.is_file():
+            raise MachineError(f"there is no {what} at {path}", "build it first")
+    with _QEMU.open() as file:
+        place = load(file)
+    drivers = place["targets"]["main"]["drivers"]
+    drivers["ShellDriver"]["login_timeout"] = boot_timeout
+    emulator = drivers["EmulatorDriver"]
+    emulator["cpu"] = options.cpu
+    emulator["memory"] = options.memory
+    emulator["stderr"] = str(logs / evidence.STDERR)
+    words = [emulator["boot_args"], *(_ICOUNT_PARAMETERS if options.icount else ()), options.append]
+    emulator["boot_args"] = " ".join(words).strip()
+    arguments = [
+        *("-smp", str(options.smp)),
+        # Reserving nothing on the host lets a guest be larger than it.
+        *("-object", f"memory-backend-ram,id=ram,size={options.memory},reserve=off"),
+        *("-serial", f"file:{logs / evidence.CONSOLE}", "-serial", "none"),
+        *("-chardev", f"file,id=output,path={directory / OUTPUT}"),
+        *("-device", "virtserialport,chardev=output,name=command-output"),
+        *_execution(options),
+        *(plugin.arguments(options.count, directory) if options.count else ()),
+        *(("-machine", "virtualization=on") if options.virtualization else ()),
+    ]
+    overlays = [path for path in (options.modules, options.overlay) if path]
+    if overlays:
+        archive = directory / "overlay.tar"
+        _pack(overlays, archive)
+        arguments += [
+            *("-drive", f"if=none,id=overlay,format=raw,readonly=on,file={archive}"),
+            # Far from the root's disk, which must be found first and be vda.
+            *("-device", "virtio-blk-pci,drive=overlay,serial=overlay,addr=0x1e"),
+        ]
+    arguments += options.extra_args
+    emulator["extra_args"] = f"{emulator['extra_args']} {shlex.join(arguments)}"
+    place["images"] = {
+        "kernel": str(options.kernel.resolve()),
+        "rootfs": str(options.rootfs.resolve()),
+    }
+    environment = directory / "environment.yaml"
+    environment.write_text(dump(place))
+    return environment
+
+
+def _execution(options: MachineOptions) -> list[str]:
+    """Return the arguments that say how QEMU executes the guest's code."""
+    if options.icount:
+        # Without seeds in the device tree, boots repeat exactly until the first I/O.
+        randomness = ["-machine", "dtb-randomness=off"]
+        return ["-accel", "tcg", "-icount", "shift=0,sleep=off", *randomness]
+    thread = "single" if options.single_threaded else "multi"
+    return ["-accel", f"tcg,thread={thread}"]
+
+
+def _pack(directories: Sequence[Path], archive: Path) -> None:
+    """Pack what directories contain, owned by root, into a tar archive."""
+
+    def of_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        return member
+
+    for directory in directories:
+        if not directory.is_dir():
+            raise MachineError(f"the overlay {directory} is not a directory")
+    with tarfile.open(archive, "w") as tar:
+        for entry in (e for directory in directories for e in sorted(directory.iterdir())):
+            tar.add(entry, entry.name, filter=of_root)

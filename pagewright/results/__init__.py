@@ -1,0 +1,1 @@
+"""What machines printed -> test results, figures, tables and pages."""
