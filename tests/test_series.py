@@ -1,58 +1,137 @@
-"""The composed series: complete, applies with `git am`, gives the assembled tree."""
+"""The composed series: complete, applies with `git am`, gives the assembled tree, and builds."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
-from pagewright.kernel import series, source, tree
+from pagewright.kernel import build, recipes, series, source, tree
 from pagewright.kernel.checks import checkpatch, known_complaints
 
 SPACE = workspace.find()
 FEATURES = SPACE.features()
+COMMITS = [
+    (feature, number) for feature in FEATURES for number in range(1, len(feature.commits) + 1)
+]
 KNOWN = known_complaints(SPACE)
 
-
-@pytest.fixture(autouse=True)
-def identity(monkeypatch):
-    for role in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{role}_NAME", "A Tester")
-        monkeypatch.setenv(f"GIT_{role}_EMAIL", "tester@example.org")
+by_name = pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.name)
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.name)
-def test_series_applies_with_git_am_and_gives_the_assembled_files(feature):
+@pytest.fixture(autouse=True, scope="module")
+def identity():
+    with pytest.MonkeyPatch.context() as patch:
+        for role in ("AUTHOR", "COMMITTER"):
+            patch.setenv(f"GIT_{role}_NAME", "A Tester")
+            patch.setenv(f"GIT_{role}_EMAIL", "tester@example.org")
+        yield
+
+
+@pytest.fixture(scope="module")
+def patches(identity, tmp_path_factory):
+    """Compose a feature's series, once, into a folder that nobody else writes to."""
+
+    @cache
+    def compose(name: str) -> list[Path]:
+        made = series.compose(SPACE, source.ensure(SPACE), SPACE.feature(name), signoff=True)
+        folder = tmp_path_factory.mktemp(name)
+        return [Path(shutil.copy(patch, folder)) for patch in made]
+
+    return compose
+
+
+def files_of(feature) -> set[str]:
+    """Return the files that a feature touches itself."""
+    return set(series.touched(SPACE, feature)) - {
+        name for other in feature.builds_on for name in series.touched(SPACE, SPACE.feature(other))
+    }
+
+
+@by_name
+def test_series_applies_with_git_am_and_gives_the_assembled_files(patches, feature):
     pristine = source.ensure(SPACE)
     assembled = tree.assemble(SPACE, pristine)
-    patches = series.compose(SPACE, pristine, feature)
-    assert len(patches) == len(feature.commits)
+    assert len(patches(feature.name)) == len(feature.commits)
     files = series.touched(SPACE, feature)
     with series.worktree(SPACE, pristine, files) as path:
         for name in feature.builds_on:
-            series.apply(series.compose(SPACE, pristine, SPACE.feature(name)), path)
-        series.apply(patches, path)
+            series.apply(patches(name), path)
+        series.apply(patches(feature.name), path)
         changed = run(["git", "diff", "--name-only", "pristine", "HEAD"], cwd=path).split()
         assert sorted(changed) == sorted(set(files))
-        if len(FEATURES) == 1:
-            for name in changed:
-                assert (path / name).read_bytes() == (assembled / name).read_bytes(), name
+        # What other features touch, too, has their changes in the assembled tree.
+        others = [f for f in FEATURES if f != feature and f.name not in feature.builds_on]
+        own = set(files).difference(*(files_of(other) for other in others))
+        assert any(name.endswith(".c") for name in own)
+        for name in own:
+            assert (path / name).read_bytes() == (assembled / name).read_bytes(), name
         subjects = run(["git", "log", "--format=%s", "pristine..HEAD"], cwd=path).splitlines()
     assert all(len(subject) <= 75 and ": " in subject for subject in subjects)
 
 
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.name)
-def test_series_passes_checkpatch(feature):
+def test_all_series_together_give_the_assembled_tree():
     pristine = source.ensure(SPACE)
-    patches = series.compose(SPACE, pristine, feature, signoff=True)
+    assembled = tree.assemble(SPACE, pristine)
+    files = sorted({name for feature in FEATURES for name in series.touched(SPACE, feature)})
+    with series.worktree(SPACE, pristine, files) as path:
+        series.commit_all(SPACE, path)
+        different = [
+            name for name in files if (path / name).read_bytes() != (assembled / name).read_bytes()
+        ]
+    assert different == []
+
+
+@pytest.mark.parametrize(
+    ("feature", "number"), COMMITS, ids=[f"{feature.name}-{number}" for feature, number in COMMITS]
+)
+def test_patch_passes_checkpatch(patches, feature, number):
+    """Every line of ours is in one of the patches, and each is checked once."""
+    patch = patches(feature.name)[number - 1]
     # FILE_PATH_CHANGES asks for a MAINTAINERS entry, which upstream has to settle.
-    assert checkpatch(pristine.path, patches, "--ignore", "FILE_PATH_CHANGES", known=KNOWN) == []
+    options = ("--ignore", "FILE_PATH_CHANGES")
+    assert checkpatch(source.ensure(SPACE).path, [patch], *options, known=KNOWN) == []
 
 
-def test_unlisted_new_file_is_refused(tmp_path):
+@pytest.mark.full
+@by_name
+def test_every_commit_builds(patches, feature):
+    """Whoever bisects lands on any of them."""
+    pristine = source.ensure(SPACE)
+    with series.worktree(SPACE, pristine, []) as path:
+        run(["git", "sparse-checkout", "disable"], cwd=path)
+        for name in feature.builds_on:
+            series.apply(patches(name), path)
+        for patch in patches(feature.name):
+            series.apply([patch], path)
+            compile_commit(path, feature)
+
+
+def compile_commit(path: Path, feature) -> None:
+    """Compile the kernel of a work tree, with what there is of a feature already switched on."""
+    folder = SPACE.out / "commits"
+    folder.mkdir(parents=True, exist_ok=True)
+    built = build.Build("commits", folder, path, "commit")
+    features = [*map(SPACE.feature, feature.builds_on), feature]
+    fragments = recipes.recipe(SPACE, "base-4k").files(SPACE)
+    fragments += [f.config for f in features]
+    fragments += [f.debug_config for f in features if f.debug_config.exists()]
+    wanted = folder / "wanted.config"
+    wanted.write_text("".join(f"{file.read_text()}\n" for file in fragments))
+    environment = build.environment(SPACE)
+    configure = [*build.make_command(built, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"]
+    run(configure, env=environment)
+    # Checked by the last commit, as the symbols before it may not exist yet.
+    run(build.make_command(built, "Image", "modules"), env=environment, log=folder / "build.log")
+
+
+def test_unlisted_new_file_is_refused():
     feature = FEATURES[0]
     odd = SPACE.features()[0].__class__(**{**feature.__dict__, "commits": feature.commits[:-1]})
     with pytest.raises(PagewrightError, match=r"feature\.toml"):

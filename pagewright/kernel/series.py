@@ -124,8 +124,9 @@ def compose(
     """
     check_commits(space, feature)
     _check_identity(space)
-    target = space.out / "series" / feature.name
-    with worktree(space, source, touched(space, feature)) as path:
+    store = space.out / "series"
+    target = store / feature.name
+    with lock(store, "the patch series"), worktree(space, source, touched(space, feature)) as path:
         for name in feature.builds_on:
             for commit in space.feature(name).commits:
                 _commit(space, space.feature(name), commit.hook, commit.files, path, False)
@@ -135,9 +136,21 @@ def compose(
         fresh = path.parent / "patches"
         run([*GIT, "format-patch", "-q", "--no-signature", "-o", fresh, start], cwd=path)
         shutil.rmtree(target, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(fresh, target)
     return sorted(target.glob("*.patch"))
+
+
+def commit_all(space: Workspace, path: Path) -> None:
+    """Commit every hook of every feature, in the order in which they are applied to the tree.
+
+    Args:
+        space: the repository.
+        path: a work tree of the pristine kernel that has all files that any feature touches.
+    """
+    for name in space.series():
+        feature = space.feature(name.split("/")[0])
+        commit = next(c for c in feature.commits if c.hook == name.split("/")[1])
+        _commit(space, feature, commit.hook, commit.files, path, signoff=False)
 
 
 def touched(space: Workspace, feature: Feature) -> list[str]:
