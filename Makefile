@@ -1,8 +1,10 @@
 # Every target is one line that calls the CLI; `make` alone shows what it is all about.
+# `setup` comes first: it is what may ask for root, and nothing after it does.
 
-PAGEWRIGHT = .venv/bin/pagewright
+PAGEWRIGHT = bin/pagewright
 
-demo test test-full bench shell series refresh: ready
+demo test test-full bench shell series refresh: setup
+setup:     ; @$(PAGEWRIGHT) setup
 demo:      ; @$(PAGEWRIGHT) demo
 test:      ; @$(PAGEWRIGHT) test
 test-full: ; @$(PAGEWRIGHT) test --full
@@ -10,11 +12,7 @@ bench:     ; @$(PAGEWRIGHT) bench
 shell:     ; @$(PAGEWRIGHT) boot patched-4k
 series:    ; @$(PAGEWRIGHT) series
 refresh:   ; @$(PAGEWRIGHT) refresh
-clean:     ; @test ! -x $(PAGEWRIGHT) || $(PAGEWRIGHT) clean
-ready:     $(PAGEWRIGHT) ; @$(PAGEWRIGHT) setup
-
-# The commands' own environment; made again when its list of packages changes.
-$(PAGEWRIGHT): pyproject.toml ; @./bootstrap
+clean:     ; @rm -rf out && echo "removed out/; bin/pagewright clean --cache removes what clones share"
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-full bench shell series refresh clean ready
+.PHONY: demo test test-full bench shell series refresh clean setup
