@@ -11,6 +11,7 @@ out/VERSION/logs/TEST.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -21,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pagewright.host import workspace
+from pagewright.host import ledger, workspace
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
 from pagewright.machine import evidence
@@ -43,11 +44,21 @@ DEFAULT_BUILD = "patched-4k"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     parser.addoption("--full", action="store_true", help="also run the slow, wide tests")
+    parser.addoption(
+        "--logs",
+        type=Path,
+        default=SPACE.out / "logs",
+        metavar="DIR",
+        help="where tests that fail leave the logs of their machines",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register our markers."""
     config.addinivalue_line("markers", "full: slow and wide; runs only with --full")
+    config.addinivalue_line("markers", "long: takes long, and therefore begins early")
+    if ledger.VARIABLE not in os.environ:
+        ledger.begin(SPACE.out / "logs" / ".ledger")
     # A shell that starts us in the background has SIGINT ignored, and so would have the
     # programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -61,13 +72,43 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only --full runs."""
-    if config.getoption("--full"):
+    """Leave out what only --full runs; begin with what takes long; keep together what shares.
+
+    With several workers (pytest-xdist's --dist loadgroup), the tests that share machines go to
+    one of them, and the last test to end should not be a long one that began last.
+    """
+    if not config.getoption("--full"):
+        wide = [item for item in items if item.get_closest_marker("full")]
+        if wide:
+            config.hook.pytest_deselected(items=wide)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
+    for item in items:
+        if "shared_machine" in getattr(item, "fixturenames", ()):
+            module = item.getparent(pytest.Module)
+            item.add_marker(pytest.mark.xdist_group(module.nodeid if module else item.nodeid))
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many guests were booted, and what took how long."""
+    # A suite that a test runs counts for the suite that has the test.
+    if (file := ledger.begun_here()) is None:
         return
-    wide = [item for item in items if item.get_closest_marker("full")]
-    if wide:
-        config.hook.pytest_deselected(items=wide)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    builds, boots = ledger.total(file, "build"), ledger.total(file, "boot")
+    reports = [
+        report
+        for outcome in terminalreporter.stats.values()
+        for report in outcome
+        if isinstance(report, pytest.TestReport)
+    ]
+    tests = sum(report.duration for report in reports) - boots.seconds
+    minutes, seconds = divmod(round(ledger.age(file)), 60)
+    terminalreporter.write_sep("-", "time")
+    terminalreporter.write_line(
+        f"{boots.number} guests booted; building {builds.seconds:.0f} s, booting "
+        f"{boots.seconds:.0f} s, testing {tests:.0f} s, added up over all workers; "
+        f"altogether {minutes} min {seconds} s"
+    )
 
 
 # --- Evidence -----------------------------------------------------------------
@@ -76,7 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def logs_of(node: pytest.Item | pytest.Collector) -> Path:
     """Return the folder for what the machines of a test leave if it fails."""
     name = re.sub(r"[^\w.-]+", "-", node.nodeid.removesuffix("]")).strip("-")
-    return SPACE.out / "logs" / name
+    logs: Path = node.config.getoption("logs")
+    return logs / name
 
 
 def own_logs(item: pytest.Item) -> Path:

@@ -61,17 +61,17 @@ def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mte", "every"),
+    ("build", "mte", "every"),
     [
-        ("off", 43),
-        pytest.param("off", 11, marks=pytest.mark.full),
-        pytest.param("on", 11, marks=pytest.mark.full),
+        ("checked-4k", "off", 43),
+        pytest.param("debug-4k", "off", 11, marks=pytest.mark.full),
+        pytest.param("debug-4k", "on", 11, marks=pytest.mark.full),
     ],
 )
 def test_semantics_under_lockdep_and_kasan(
-    machine: Boot, guest_program, mte: str, every: int
+    machine: Boot, guest_program, build: str, mte: str, every: int
 ) -> None:
-    place = machine("debug-4k", single_threaded=True, extra_args=("-machine", f"mte={mte}"))
+    place = machine(build, single_threaded=True, extra_args=("-machine", f"mte={mte}"))
     guest_program(place, f"EVERY={every} {SEMANTICS}")
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
 from pagewright.guest import image
-from pagewright.host import workspace
+from pagewright.host import ledger, workspace
 from pagewright.kernel import build, recipes
+
+# What a worker of the suite may need, in GB: a guest of 640 GiB takes 11.
+WORKER_GB = 10
 
 
 def register(app: typer.Typer) -> None:
@@ -25,14 +29,27 @@ def test(
     import pytest
 
     space = workspace.find()
-    root = space.root
-    arguments = [f"--config-file={root / 'pyproject.toml'}", *context.args]
+    logs = space.out / "logs"
+    ledger.begin(logs / ".ledger")
+    arguments = [
+        f"--rootdir={space.root}",
+        f"--config-file={space.root / 'pyproject.toml'}",
+        f"--junit-xml={logs / 'junit.xml'}",
+        *context.args,
+    ]
     if full:
         arguments.append("--full")
     if not context.args:
-        arguments += [str(root / "tests"), str(root / "features")]
+        arguments += ["-n", str(workers()), "--dist", "loadgroup", "--no-loadscope-reorder"]
+        arguments += [str(space.root / "tests"), str(space.root / "features")]
         # Tests build what they need; up front there is progress to see.
         for name in recipes.everyday(space):
             build.ensure(space, name)
         image.ensure(space)
     raise typer.Exit(int(pytest.main(arguments)))
+
+
+def workers() -> int:
+    """Return how many tests may run at once: one for each CPU, if there is memory for them."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return max(1, min(os.cpu_count() or 1, int(memory / WORKER_GB)))

@@ -35,6 +35,7 @@ from pagewright.host.errors import (
     GuestHungError,
     MachineError,
 )
+from pagewright.host.ledger import timed
 from pagewright.host.run import foreground, tail
 from pagewright.machine import evidence, klog
 from pagewright.machine.emulator import EmulatorDriver
@@ -325,7 +326,10 @@ def boot(
             return
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
         logs = evidence.claim(directory)
-        yield _start(describe(options, directory, logs, timeout), logs, stack, timeout)
+        environment = describe(options, directory, logs, timeout)
+        with timed("boot"):
+            started = _start(environment, logs, stack, timeout)
+        yield started
 
 
 def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> Machine:

@@ -1,0 +1,129 @@
+"""A test that fails leaves what its machines wrote; one that passes leaves nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from pagewright.host import ledger
+from pagewright.machine import evidence
+
+ROOT = Path(__file__).parent.parent
+
+pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="boots machines in QEMU")
+
+SUITE = """
+import pytest
+
+from conftest import SPACE
+from pagewright.machine.inputs import options_for
+from pagewright.machine.machine import boot
+
+
+def test_passes(machine):
+    machine().check("echo fine")
+
+
+def test_fails(machine):
+    place = machine()
+    place.check("echo '<1>on the console' >/dev/kmsg; echo a command")
+    assert place.check("echo wrong") == "right"
+
+
+def test_fails_with_a_machine_of_its_own():
+    with boot(options_for(SPACE, "patched-4k")) as place:
+        place.check("echo c >/proc/sysrq-trigger")
+
+
+def test_shares(shared_machine):
+    shared_machine().check("echo before")
+
+
+def test_fails_with_a_shared_machine(shared_machine):
+    shared_machine().check("echo shared; exit 7")
+"""
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """Run a suite of our own, with the repository's fixtures; return its folder of logs."""
+    folder = tmp_path_factory.mktemp("suite")
+    (folder / "test_it.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "--rootdir", folder, "-p", "conftest", "-q"]
+    child = subprocess.run(
+        [*command, f"--logs={folder / 'logs'}", f"--junit-xml={folder / 'junit.xml'}", folder],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "3 failed, 2 passed" in child.stdout, child.stdout + child.stderr
+    return folder
+
+
+def written(suite: Path, test: str, file: str) -> list[str]:
+    """Return the texts of a file of each machine of a test."""
+    return [path.read_text() for path in sorted((suite / "logs").glob(f"*{test}/*/{file}"))]
+
+
+def test_only_tests_that_fail_leave_logs(suite):
+    names = sorted(path.name.split("py-")[-1] for path in (suite / "logs").iterdir())
+    assert [name.removeprefix("test_") for name in names] == [
+        "fails",
+        "fails_with_a_machine_of_its_own",
+        "fails_with_a_shared_machine",
+    ]
+
+
+def test_console_and_commands_are_kept(suite):
+    assert "on the console" in written(suite, "test_fails", evidence.CONSOLE)[0]
+    commands = written(suite, "test_fails", evidence.COMMANDS)[0]
+    assert "$ echo wrong\nwrong\n" in commands
+    assert "status 0" in commands
+
+
+def test_the_last_command_of_a_machine_that_died_is_kept(suite):
+    test = "test_fails_with_a_machine_of_its_own"
+    assert written(suite, test, evidence.COMMANDS)[0].endswith("$ echo c >/proc/sysrq-trigger\n")
+    assert "sysrq triggered crash" in written(suite, test, evidence.CONSOLE)[0]
+
+
+def test_a_shared_machine_leaves_its_logs_to_the_test_that_fails(suite):
+    commands = written(suite, "test_fails_with_a_shared_machine", evidence.COMMANDS)[0]
+    assert "$ echo before" in commands
+    assert "status 7" in commands
+
+
+def test_junit_names_what_failed(suite):
+    cases = ElementTree.parse(suite / "junit.xml").getroot().iter("testcase")
+    failed = [case.attrib["name"] for case in cases if case.find("failure") is not None]
+    assert len(failed) == 3
+
+
+def test_ledger_adds_up(tmp_path, monkeypatch):
+    monkeypatch.delenv(ledger.VARIABLE, raising=False)
+    with ledger.timed("boot"):
+        pass
+    ledger.begin(tmp_path / "ledger")
+    assert ledger.begun_here() == tmp_path / "ledger"
+    for _ in range(3):
+        with ledger.timed("boot"):
+            pass
+    with pytest.raises(ZeroDivisionError), ledger.timed("build"):
+        raise ZeroDivisionError
+    boots, builds = (ledger.total(tmp_path / "ledger", kind) for kind in ("boot", "build"))
+    assert (boots.number, builds.number) == (3, 1)
+    assert 0 <= boots.seconds < 60
+
+
+def test_long_output_is_cut_in_the_log_of_commands(tmp_path):
+    transcript = evidence.Transcript(tmp_path / "log")
+    transcript.begin("seq 100000")
+    transcript.end(0, "x" * 50_000 + "end")
+    text = (tmp_path / "log").read_text()
+    assert "[30003 characters left out]" in text
+    assert "end\n" in text
