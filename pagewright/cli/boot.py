@@ -2,61 +2,118 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from pathlib import Path
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import typer
 
-from pagewright.cli.options import BuildName, CpuModel, MemorySize, Parameters
+from pagewright.cli.options import (
+    BUILDS_ARE_LISTED,
+    BuildName,
+    CpuModel,
+    Cpus,
+    MemorySize,
+    Overlay,
+    Parameters,
+    Timeout,
+)
 from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.host.progress import say
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import build
+
+# QEMU's own -s: where it waits for a debugger.
+GDB_PORT = 1234
+
+
+class Accelerator(StrEnum):
+    """Who executes the guest's code."""
+
+    TCG = "tcg"
+    KVM = "kvm"
 
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    app.command()(boot)
+    app.command(epilog=BUILDS_ARE_LISTED)(boot)
 
 
 def boot(
     name: BuildName,
     cpu: CpuModel = None,
-    smp: Annotated[int, typer.Option(metavar="N", help="number of CPUs")] = 2,
+    smp: Cpus = 2,
     memory: MemorySize = "1G",
     append: Parameters = "",
     icount: Annotated[
-        bool, typer.Option("--icount", help="count instructions: guest time is their number")
+        bool,
+        typer.Option(
+            "--icount", help="count instructions: the guest's clock goes on by 1 ns with each"
+        ),
     ] = False,
-    overlay: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="lay the files of DIR over the guest's root"),
+    accel: Annotated[
+        Accelerator, typer.Option(help="emulate, or run on this computer's own arm64 CPUs")
+    ] = Accelerator.TCG,
+    single_threaded: Annotated[
+        bool,
+        typer.Option(
+            "--single-threaded", help="emulate all CPUs in one thread; atomics fault as on hardware"
+        ),
+    ] = False,
+    overlay: Overlay = None,
+    qemu_args: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STR", help="more arguments for QEMU (may be repeated)"),
     ] = None,
+    gdb: Annotated[
+        bool, typer.Option("--gdb", help="stop before the first instruction, wait for a debugger")
+    ] = False,
     run: Annotated[
         str | None,
         typer.Option(metavar="COMMAND", help="run it, print its output, exit with its status"),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="S", help="seconds until the guest counts as hung")
-    ] = 300,
+    timeout: Timeout = 300,
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
     from pagewright.machine import machine
     from pagewright.machine.inputs import options_for
     from pagewright.machine.options import DEFAULT_CPU
 
-    options = options_for(
-        workspace.find(),
-        name,
-        cpu=cpu or DEFAULT_CPU,
-        smp=smp,
-        memory=memory,
-        append=append,
-        icount=icount,
-        overlay=overlay,
-    )
+    space = workspace.find()
+    options: dict[str, Any] = {
+        "smp": smp,
+        "memory": memory,
+        "append": append,
+        "icount": icount,
+        "single_threaded": single_threaded,
+        "overlay": overlay,
+        "extra_args": [word for text in qemu_args or () for word in shlex.split(text)],
+    }
+    if accel is Accelerator.KVM:
+        options["accel"] = accel.value
+    if cpu or accel is Accelerator.TCG:
+        options["cpu"] = cpu or DEFAULT_CPU
+    if gdb:
+        if run is not None:
+            raise PagewrightError("--gdb gives a console", "leave --run out")
+        options["extra_args"] += ["-s", "-S"]
+        # The addresses of vmlinux are those of a kernel that is not moved.
+        options["append"] = f"nokaslr {append}".strip()
+    prepared = options_for(space, name, **options)
+    if gdb:
+        say(f"QEMU waits; in another terminal: {gdb_command(space, name)}")
     if run is None:
-        raise typer.Exit(machine.console(options))
-    with machine.boot(options, timeout=int(timeout)) as guest_machine:
+        raise typer.Exit(machine.console(prepared))
+    with machine.boot(prepared, timeout=int(timeout)) as guest_machine:
         result = guest_machine.run(run, timeout=timeout)
     sys.stdout.write(result.output)
     sys.stdout.flush()
     raise typer.Exit(result.status)
+
+
+def gdb_command(space: Workspace, name: str) -> str:
+    """Return the command that debugs a guest of a build."""
+    vmlinux = shlex.quote(str(build.ensure(space, name).vmlinux))
+    return f"gdb-multiarch {vmlinux} -ex 'target remote :{GDB_PORT}'"

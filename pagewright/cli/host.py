@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from typing import Annotated
 
 import typer
 
+from pagewright.host import doctor as examination
 from pagewright.host import packages, workspace
 from pagewright.host.progress import say
 
@@ -23,16 +25,24 @@ def setup() -> None:
 
 def doctor() -> None:
     """Say what is missing on this host, and the command that installs it."""
-    lines = packages.doctor()
-    for line in lines:
+    lines = examination.complaints(workspace.find())
+    for line in filter(None, (*lines, examination.kvm())):
         say(line)
     if lines:
         raise typer.Exit(1)
     say(f"this host has all that is needed (QEMU {packages.qemu_version()})")
 
 
-def clean() -> None:
-    """Remove everything generated in this clone; the cache that clones share stays."""
+def clean(
+    cache: Annotated[
+        bool, typer.Option("--cache", help="also what clones share: downloads, compiler cache")
+    ] = False,
+) -> None:
+    """Remove everything generated in this clone; with --cache, all but the clone and packages."""
     space = workspace.find()
-    shutil.rmtree(space.root / "out", ignore_errors=True)
-    say(f"removed out/; downloads and the compiler cache are in {space.cache}")
+    for folder in (space.root / "out", *([space.cache] if cache else [])):
+        if folder.exists():
+            shutil.rmtree(folder)
+            say(f"removed {folder}")
+    if not cache:
+        say(f"downloads and the compiler cache stay in {space.cache}; --cache removes them")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pagewright.cli.options import BuildName
+from pagewright.cli.options import BUILDS_ARE_LISTED, BuildName, FeatureName, FeatureNames
 from pagewright.host import workspace
 from pagewright.host.progress import say
 from pagewright.kernel import build as builder
@@ -17,8 +17,9 @@ from pagewright.kernel import tree as assembled
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (tree, refresh, series, build):
+    for command in (tree, refresh, series):
         app.command()(command)
+    app.command(epilog=BUILDS_ARE_LISTED)(build)
 
 
 def tree(
@@ -42,21 +43,16 @@ def refresh() -> None:
 
 
 def series(
+    name: FeatureName = None,
     signoff: Annotated[bool, typer.Option("--signoff", help="add your Signed-off-by")] = False,
 ) -> None:
     """Compose a series of patches for `git am` per feature, into out/6.12/series."""
     space = workspace.find()
-    for feature in space.features():
+    for feature in [space.feature(name)] if name else space.features():
         patches = composer.compose(space, source.ensure(space), feature, signoff)
         say(f"{feature.name}: {len(patches)} patches in {patches[0].parent}")
 
 
-def build(
-    name: BuildName,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FEATURE", help="leave a feature's symbol off (may be repeated)"),
-    ] = None,
-) -> None:
+def build(name: BuildName, without: FeatureNames = None) -> None:
     """Build a kernel into out/6.12/BUILD and print the path of its image."""
     print(builder.ensure(workspace.find(), recipes.without(name, without or [])).image)

@@ -3,24 +3,62 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import logging
 import signal
 import sys
+from typing import Annotated
 
 import typer
 
-from pagewright.cli import bench, boot, host, kernel, test
+from pagewright.cli import bench, boot, demo, guest, host, kernel, overview, test
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import console
 
+LOGGER = logging.getLogger("pagewright")
+
 app = typer.Typer(
     help="Assemble, build, boot, test and measure arm64 kernel features.",
+    epilog="`pagewright list` shows the builds and the experiments.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
-for group in (host, kernel, boot, test, bench):
+for group in (host, overview, kernel, boot, guest, test, bench, demo):
     group.register(app)
+
+
+def show_version(wanted: bool) -> None:
+    """Print the versions and end, if that is wanted."""
+    if not wanted:
+        return
+    from pagewright.results.measure import commit
+
+    space = workspace.find()
+    print(
+        f"pagewright {importlib.metadata.version('pagewright')}, commit {commit(space)}, "
+        f"for linux {space.base().version}; known good with {space.base().known_good}"
+    )
+    raise typer.Exit
+
+
+@app.callback()
+def prepare(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="print it and end"),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="print each program that is run, and errors in full"),
+    ] = False,
+) -> None:
+    """Assemble, build, boot, test and measure arm64 kernel features."""
+    if debug:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(relativeCreated)7.0f ms: %(message)s"))
+        LOGGER.addHandler(handler)
+        LOGGER.setLevel(logging.DEBUG)
 
 
 def add_commands_of_features() -> None:
@@ -40,10 +78,11 @@ def main() -> None:
     """Run the command line."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))
-    add_commands_of_features()
     try:
+        add_commands_of_features()
         app()
     except PagewrightError as error:
+        LOGGER.debug("the error comes from here:", exc_info=True)
         complain(f"pagewright: {error.what}", style="bold red")
         for text in filter(None, (error.details, error.todo)):
             complain(text)
@@ -52,5 +91,6 @@ def main() -> None:
         console.print("interrupted", highlight=False)
         sys.exit(130)
     except OSError as error:
+        LOGGER.debug("the error comes from here:", exc_info=True)
         complain(f"pagewright: {error}", style="bold red")
         sys.exit(1)

@@ -1,16 +1,65 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands have, and what a shell completes them with."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pagewright.host import workspace
+from pagewright.kernel import recipes
+
+
+def _builds(incomplete: str) -> list[str]:
+    return [name for name in recipes.names(workspace.find()) if name.startswith(incomplete)]
+
+
+def _features(incomplete: str) -> list[str]:
+    names = [feature.name for feature in workspace.find().features()]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+# What `--help` of a command ends with that takes the name of a build.
+BUILDS_ARE_LISTED = "`pagewright list` shows the builds, and what each is for."
+
 BuildName = Annotated[
-    str, typer.Argument(metavar="BUILD", help="a build, such as patched-4k (`pagewright list`)")
+    str,
+    typer.Argument(
+        metavar="BUILD",
+        help="a build, such as patched-4k (`pagewright list`)",
+        autocompletion=_builds,
+    ),
+]
+BuildOption = Annotated[
+    str | None,
+    typer.Option("--build", metavar="BUILD", help="the kernel", autocompletion=_builds),
+]
+FeatureName = Annotated[
+    str | None,
+    typer.Argument(metavar="[FEATURE]", help="one feature; all without", autocompletion=_features),
+]
+FeatureNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FEATURE",
+        help="leave a feature's symbol off (may be repeated)",
+        autocompletion=_features,
+    ),
 ]
 CpuModel = Annotated[
     str | None, typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3")
 ]
+Cpus = Annotated[int, typer.Option(metavar="N", min=1, help="number of CPUs")]
 MemorySize = Annotated[str, typer.Option(metavar="SIZE", help="may be more than the host has")]
 Parameters = Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")]
+Overlay = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help="lay the files of DIR over the guest's root",
+    ),
+]
+Timeout = Annotated[float, typer.Option(metavar="S", help="seconds until the guest counts as hung")]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pagewright.cli import pytest_arguments
 from pagewright.guest import image
 from pagewright.host import ledger, workspace
 from pagewright.kernel import build, recipes
@@ -29,19 +30,19 @@ def test(
     import pytest
 
     space = workspace.find()
+    given = pytest_arguments.complete(space, context.args)
     logs = space.out / "logs"
     ledger.begin(logs / ".ledger")
     arguments = [
         f"--rootdir={space.root}",
         f"--config-file={space.root / 'pyproject.toml'}",
         f"--junit-xml={logs / 'junit.xml'}",
-        *context.args,
+        *given,
     ]
     if full:
         arguments.append("--full")
     if not context.args:
         arguments += ["-n", str(workers()), "--dist", "loadgroup", "--no-loadscope-reorder"]
-        arguments += [str(space.root / "tests"), str(space.root / "features")]
         # Tests build what they need; up front there is progress to see.
         for name in recipes.everyday(space):
             build.ensure(space, name)

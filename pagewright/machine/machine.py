@@ -372,8 +372,14 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
 def console(options: MachineOptions) -> int:
     """Boot a machine and give the user its shell; Ctrl-A X ends it.
 
+    What the kernel prints is not on the user's terminal, where it would get between what is
+    typed there, and so is looked at when the machine has ended.
+
     Returns:
         QEMU's exit status.
+
+    Raises:
+        GuestDiedError: the kernel stopped.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
@@ -381,6 +387,12 @@ def console(options: MachineOptions) -> int:
         stack.callback(lab.cleanup)
         emulator = lab.get_target("main").get_driver(EmulatorDriver, activate=False)
         terminal = "stdio,id=serialsocket,mux=on,signal=off"
-        return foreground(
+        status = foreground(
             [*emulator.get_qemu_base_args(), "-chardev", terminal, "-mon", "serialsocket"]
         )
+        file = directory / evidence.CONSOLE
+        log = file.read_text(errors="replace").replace("\r\n", "\n") if file.is_file() else ""
+        if cause := klog.cause_of_death(log):
+            details = tail(log, _CONSOLE_TAIL)
+            raise GuestDiedError(f"the guest kernel died: {cause}", details=details)
+        return status

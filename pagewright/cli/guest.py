@@ -1,0 +1,168 @@
+"""Commands that run a test in a guest and print its results: kunit, selftest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+import typer
+
+from pagewright.cli.options import (
+    BuildOption,
+    CpuModel,
+    Cpus,
+    MemorySize,
+    Parameters,
+    Timeout,
+)
+from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.host.workspace import Workspace
+
+DEFAULT_BUILD = "patched-4k"
+DEBUG_BUILD = "checked-4k"
+
+# A program of a feature may be one for 32-bit tasks.
+_SUFFIXES = (".arm32.c", ".c")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(kunit)
+    app.command(context_settings={"ignore_unknown_options": True})(selftest)
+
+
+def kunit(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="its name, or SUITE.CASE")],
+    build: Annotated[
+        str | None, typer.Argument(metavar="[BUILD]", help="as a rule patched-4k")
+    ] = None,
+    cpu: CpuModel = None,
+    smp: Cpus = 2,
+    memory: MemorySize = "1G",
+    append: Parameters = "",
+    timeout: Timeout = 600,
+) -> None:
+    """Run a KUnit suite of a feature while a guest boots, and print its results."""
+    from pagewright.kernel import source
+    from pagewright.machine.inputs import options_for
+    from pagewright.machine.machine import boot
+    from pagewright.machine.options import DEFAULT_CPU
+    from pagewright.results import ktap
+
+    space = workspace.find()
+    name = suite.partition(".")[0]
+    suites = suites_of(space)
+    if name not in suites:
+        raise PagewrightError(
+            f"there is no KUnit suite {name!r}", f"the suites are: {', '.join(suites)}"
+        )
+    options = options_for(
+        space,
+        build or suites[name],
+        cpu=cpu or DEFAULT_CPU,
+        smp=smp,
+        memory=memory,
+        append=f"kunit.enable=1 kunit.filter_glob={suite} {append}".strip(),
+    )
+    with boot(options, timeout=int(timeout)) as machine:
+        found = machine.run(f"cat /sys/kernel/debug/kunit/{name}/results")
+        complaints = machine.warnings()
+    if found.status != 0:
+        raise PagewrightError(
+            f"the kernel {build or suites[name]} has no results of {suite}",
+            "is the feature on in that build, and is there such a case?",
+        )
+    cases = ktap.parse(found.output, source.ensure(space).path)
+    for case in cases:
+        print(f"{case.outcome:5} {case.name}")
+        if case.outcome in ("fail", "crash"):
+            print(case.log)
+    failed = [case for case in cases if case.outcome in ("fail", "crash")]
+    print(f"{len(cases)} cases, {len(failed)} failed")
+    if complaints:
+        print(f"the kernel complained:\n{complaints}")
+    raise typer.Exit(1 if failed or complaints or not cases else 0)
+
+
+def selftest(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="FEATURE/PROGRAM, or COLLECTION/PROGRAM")
+    ],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="the program's own")
+    ] = None,
+    build: BuildOption = DEFAULT_BUILD,
+    cpu: CpuModel = None,
+    smp: Cpus = 2,
+    memory: MemorySize = "2G",
+    append: Parameters = "",
+    timeout: Timeout = 600,
+) -> None:
+    """Run a guest program of a feature, or one of the kernel's own selftests, in a guest.
+
+    Its output is printed, and its status is the exit status. The kernel's tests of hugepages
+    need some: --append hugepages=128.
+    """
+    import shlex
+
+    from pagewright.guest import kselftest
+    from pagewright.machine.inputs import options_for
+    from pagewright.machine.machine import boot
+    from pagewright.machine.options import DEFAULT_CPU
+
+    space = workspace.find()
+    ours, kernels = list(guest_programs(space)), list(kernel_selftests(space))
+    if name not in (*ours, *kernels):
+        raise PagewrightError(
+            f"there is no selftest {name!r}",
+            f"the features' programs are: {', '.join(ours)}\n"
+            f"the kernel's own are: {', '.join(kernels)}",
+        )
+    collection, _, program = name.partition("/")
+    folder = f"{kselftest.SELFTESTS}/{collection}"
+    if name in ours:
+        folder = f"/usr/lib/tests/{collection}"
+    options = options_for(
+        space,
+        build or DEFAULT_BUILD,
+        cpu=cpu or DEFAULT_CPU,
+        smp=smp,
+        memory=memory,
+        append=append,
+        overlay=None if name in ours else kselftest.ensure(space),
+    )
+    command = shlex.join([f"./{program}", *(arguments or ())])
+    with boot(options, timeout=int(timeout)) as machine:
+        result = machine.run(f"cd {folder} && {command}", timeout)
+        complaints = machine.warnings()
+    sys.stdout.write(result.output)
+    if complaints:
+        print(f"the kernel complained:\n{complaints}")
+    raise typer.Exit(result.status or (1 if complaints else 0))
+
+
+def suites_of(space: Workspace) -> Mapping[str, str]:
+    """Return the KUnit suites of the features, each with the build that it is in."""
+    suites: dict[str, str] = {}
+    for feature in space.features():
+        suites |= dict.fromkeys(feature.kunit_suites, DEFAULT_BUILD)
+        suites |= dict.fromkeys(feature.debug_kunit_suites, DEBUG_BUILD)
+    return suites
+
+
+def guest_programs(space: Workspace) -> Iterator[str]:
+    """Yield the features' guest programs, as FEATURE/PROGRAM."""
+    for feature in space.features():
+        for file in sorted((feature.path / "guest").glob("*.c")):
+            suffix = next(s for s in _SUFFIXES if file.name.endswith(s))
+            yield f"{feature.name}/{file.name.removesuffix(suffix)}"
+
+
+def kernel_selftests(space: Workspace) -> Iterator[str]:
+    """Yield the kernel's own selftests that features ask for, as COLLECTION/PROGRAM."""
+    from pagewright.guest import kselftest
+
+    for collection, programs in kselftest.collections(space).items():
+        yield from (f"{collection}/{program}" for program in programs)

@@ -1,0 +1,65 @@
+"""What `pagewright test` was given -> what pytest is given.
+
+pytest looks for tests where it is told, or in the folders that pyproject.toml names, but the
+latter only if it is started beside that file. `pagewright test` works from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pagewright.host.errors import PagewrightError
+from pagewright.host.workspace import Workspace
+
+# Options of pytest and its plugins whose value is the next word.
+_WITH_VALUE = (
+    *("-k", "-m", "-n", "-o", "-p", "-c", "-r", "-W", "--lg-env", "--junit-xml", "--basetemp"),
+    *("--rootdir", "--ignore", "--deselect", "--maxfail", "--tb", "--durations", "--dist"),
+)
+_PLACE = "--lg-env"
+# Stands in the repository for whoever writes a place of their own.
+_EXAMPLE = "tests/remote/environment.yaml"
+
+
+def complete(space: Workspace, words: Sequence[str]) -> list[str]:
+    """Return the arguments, with the folders of all tests if they name no test file.
+
+    Args:
+        space: the repository.
+        words: what the user gave.
+
+    Raises:
+        PagewrightError: a test file, or the file of a place, is not there.
+    """
+    files = []
+    before = ""
+    for word in words:
+        if before == _PLACE or word.startswith(f"{_PLACE}="):
+            _check_place(Path(word.removeprefix(f"{_PLACE}=")))
+        elif not word.startswith("-") and before not in _WITH_VALUE:
+            files.append(word)
+            _check_test(space, Path(word.split("::")[0]))
+        before = word
+    return [*words, *([] if files else (str(space.root / n) for n in ("tests", "features")))]
+
+
+def _check_place(file: Path) -> None:
+    if not file.is_file():
+        raise PagewrightError(
+            f"there is no environment file {file}",
+            f"write one like {_EXAMPLE}; docs/lab.md says how",
+        )
+
+
+def _check_test(space: Workspace, path: Path) -> None:
+    if path.exists():
+        return
+    files = sorted(
+        str(file.relative_to(space.root))
+        for folder in ("tests", "features")
+        for file in (space.root / folder).rglob("test_*.py")
+    )
+    raise PagewrightError(
+        f"there is no test file or folder {path}", f"the test files are: {', '.join(files)}"
+    )
