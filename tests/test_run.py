@@ -43,9 +43,29 @@ def test_timeout_ends_the_program():
     assert time.monotonic() - started < 20
 
 
+def test_timeout_holds_while_lines_are_followed(tmp_path):
+    mark = f"sleep 20.{os.getpid()}"
+    seen: list[str] = []
+    for options in ({"on_line": seen.append}, {"log": tmp_path / "log"}):
+        with pytest.raises(PagewrightError, match=r"did not finish within 0\.5 s"):
+            run(["sh", "-c", f"echo first; {mark}"], timeout=0.5, **options)
+        assert not running(mark)
+
+
+def test_followed_program_is_read_to_its_end(tmp_path):
+    seen: list[str] = []
+    log = tmp_path / "log"
+    command = ["sh", "-c", r"printf 'one\r\n\303'; sleep 0.2; printf '\244\ntwo\377'"]
+    output = run(command, on_line=seen.append, log=log, timeout=100)
+    assert seen == ["one", "ä", "two\ufffd"]
+    assert output == log.read_text() == "one\nä\ntwo\ufffd"
+
+
 def test_no_network_is_named(tmp_path, monkeypatch):
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
+    # Without the retries, which take their time.
+    monkeypatch.setattr(source, "DOWNLOAD_OPTIONS", ("-o", "Acquire::Retries=0"))
     space = workspace.Workspace(workspace.find().root, tmp_path)
     with pytest.raises(PagewrightError, match="network is not reachable"):
         source.ensure(space)
@@ -64,8 +84,9 @@ def test_unknown_point_release_lists_what_there_is(monkeypatch, tmp_path):
 def test_signal_leaves_nothing_running(number):
     mark = f"sleep 1234.{os.getpid()}"
     code = (
-        "from pagewright import cli; from pagewright.host.run import run\n"
+        "from pagewright.cli import main as cli; from pagewright.host.run import run\n"
         f"cli.app = lambda: run(['sh', '-c', '{mark} & {mark}'])\n"
+        "cli.add_commands_of_features = lambda: None\n"
         "cli.main()"
     )
     child = subprocess.Popen([sys.executable, "-c", code])

@@ -1,24 +1,36 @@
-"""What the host must have: told by `pagewright doctor`, installed by `pagewright setup`."""
+"""What the host must have, installed by `pagewright setup`; doctor.py tells what is missing."""
 
 from __future__ import annotations
 
 import os
+import platform
+import pwd
 import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewright.host.errors import HostError, PagewrightError
+from pagewright.host.errors import HostError, NetworkError, ProgramError
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import foreground, run
 
 BACKPORTS = Path("/etc/apt/sources.list.d/pagewright-backports.sources")
 SOURCE = "linux-source-6.12"
+# Mirrors fail now and then.
+DOWNLOAD_OPTIONS = ("-o", "Acquire::Retries=3")
 # A failed download is an error, and another apt at work is waited for.
-APT_OPTIONS = ("-o", "APT::Update::Error-Mode=any", "-o", "DPkg::Lock::Timeout=600")
-# Free space, in GB, that a first `make test` needs for source, tree and builds.
-NEEDED_GB = 15
+APT_OPTIONS = (
+    *DOWNLOAD_OPTIONS,
+    *("-o", "APT::Update::Error-Mode=any", "-o", "DPkg::Lock::Timeout=600"),
+)
+
+# How `uname -m` and Python call an arm64 computer.
+ARM64 = "aarch64"
+
+# Who may use which further user and group ids; mmdebstrap needs a range of each.
+SUBORDINATE_IDS = (Path("/etc/subuid"), Path("/etc/subgid"))
+ID_RANGE = 65536
 
 
 @dataclass(frozen=True)
@@ -42,10 +54,18 @@ class Need:
         return shutil.which(self.probe) is not None
 
 
-NEEDS = (
+# Debian's compiler for arm64 has one name everywhere: on arm64 it is the computer's own.
+_NATIVE = (
+    Need("gcc", "aarch64-linux-gnu-gcc", "compile the kernel"),
+    Need("binutils", "aarch64-linux-gnu-objdump", "check the decoder"),
+    Need("libc6-dev", "/usr/lib/aarch64-linux-gnu/libc.a", "compile guest programs"),
+)
+_CROSS = (
     Need("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc", "compile the kernel"),
     Need("binutils-aarch64-linux-gnu", "aarch64-linux-gnu-objdump", "check the decoder"),
     Need("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/lib/libc.a", "compile guest programs"),
+)
+_EVERYWHERE = (
     Need("gcc-arm-linux-gnueabihf", "arm-linux-gnueabihf-gcc", "compile 32-bit guest programs"),
     Need("libc6-dev-armhf-cross", "/usr/arm-linux-gnueabihf/lib/libc.a", "compile guest programs"),
     Need("gcc", "gcc", "compile kernel build tools"),
@@ -77,9 +97,62 @@ NEEDS = (
 )
 
 
+# Root makes the guest as root; others do it in a user namespace.
+_NOT_ROOT = (Need("uidmap", "newuidmap", "make the guest without root"),)
+
+
+def needs(machine: str = "", root: bool | None = None) -> tuple[Need, ...]:
+    """Return all that the workbench uses on a computer.
+
+    Args:
+        machine: its architecture, as `uname -m` has it; this computer's if empty.
+        root: whether the user is root; if None, whether we are.
+    """
+    compilers = _NATIVE if (machine or platform.machine()) == ARM64 else _CROSS
+    is_root = os.geteuid() == 0 if root is None else root
+    return (*compilers, *_EVERYWHERE, *(() if is_root else _NOT_ROOT))
+
+
 def missing() -> list[Need]:
     """Return what the host lacks."""
-    return [need for need in NEEDS if not need.met()]
+    return [need for need in needs() if not need.met()]
+
+
+def package_names(lacking: Sequence[Need]) -> list[str]:
+    """Return the names of packages, each once."""
+    return list(dict.fromkeys(need.package for need in lacking))
+
+
+def id_range_command(user: str, files: Sequence[Path] = SUBORDINATE_IDS) -> list[str]:
+    """Return the command that gives a user the ids that a user namespace needs.
+
+    Args:
+        user: the user's name.
+        files: subuid and subgid.
+
+    Returns:
+        The command, which needs root; empty if the user has them, as most do.
+    """
+    rows = [
+        [row.split(":") for row in file.read_text().splitlines() if row.count(":") == 2]
+        for file in files
+        if file.exists()
+    ]
+    if len(rows) == len(files) and all(
+        any(name == user and int(count) >= ID_RANGE for name, _, count in one) for one in rows
+    ):
+        return []
+    taken = [int(first) + int(count) for one in rows for _, first, count in one]
+    first = max((100000, *taken))
+    ids = f"{first}-{first + ID_RANGE - 1}"
+    return ["usermod", "--add-subuids", ids, "--add-subgids", ids, user]
+
+
+def lacking_id_range() -> list[str]:
+    """Return the command of `id_range_command` for our user; empty if root, who needs none."""
+    if os.geteuid() == 0:
+        return []
+    return id_range_command(pwd.getpwuid(os.geteuid()).pw_name)
 
 
 def qemu_version() -> str:
@@ -148,23 +221,28 @@ def debian_release() -> str:
 def setup() -> None:
     """Install what is missing with apt; nothing is done where nothing is missing.
 
-    On Debian 12, QEMU comes from backports if they can be reached: the suite is
-    added beside the host's own sources, with its default low priority.
+    All that needs root is done here, before anything that takes long. On Debian 12, QEMU comes
+    from backports if they can be reached: the suite is added beside the host's own sources,
+    with its default low priority.
 
     Raises:
         HostError: not root, not Debian, no network, or still missing afterwards.
     """
     release = debian_release()
-    needs = missing()
+    ids = lacking_id_range()
+    if ids:
+        say("giving you a range of user ids, with which the guest is made without root")
+        run(as_root(ids))
+    lacking = missing()
     stale = not run(["apt-cache", "madison", SOURCE]).strip()
-    if not needs and not stale:
+    if not lacking and not stale:
         return
-    if needs:
-        say(f"installing: {' '.join(need.package for need in needs)}")
+    packages = package_names(lacking)
+    if packages:
+        say(f"installing: {' '.join(packages)}")
     apt = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", *APT_OPTIONS]
     with Bar("update the package lists", None):
         run(as_root([*apt, "update"]))
-    packages = [need.package for need in needs]
     from_backports = release == "bookworm" and "qemu-system-arm" in packages
     if from_backports:
         packages.remove("qemu-system-arm")
@@ -177,16 +255,18 @@ def setup() -> None:
     left = missing()
     if left:
         raise HostError(
-            f"still missing after installation: {', '.join(n.package for n in left)}",
+            f"still missing after installation: {', '.join(package_names(left))}",
             "install them by hand; `pagewright doctor` says what each is for",
         )
 
 
 def _install_qemu_from_backports(apt: list[str], install: list[str]) -> None:
-    """Install QEMU from bookworm-backports, or the release's own if that fails."""
-    main = [site for site, suite in apt_sites("bookworm") if suite == "bookworm"]
+    """Install QEMU from bookworm-backports, or the release's own if they do not have it."""
     try:
         if not any(suite == "bookworm-backports" for _, suite in apt_sites("bookworm")):
+            main = [site for site, suite in apt_sites("bookworm") if suite == "bookworm"]
+            if not main:
+                raise ProgramError("apt does not get bookworm from anywhere")
             text = (
                 f"Types: deb\nURIs: {main[0]}\nSuites: bookworm-backports\nComponents: main\n"
                 "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
@@ -194,32 +274,9 @@ def _install_qemu_from_backports(apt: list[str], install: list[str]) -> None:
             run(as_root(["tee", str(BACKPORTS)]), stdin=text)
             run(as_root([*apt, "update"]))
         run(as_root([*install, "-t", "bookworm-backports", "qemu-system-arm"]))
-    except (PagewrightError, IndexError):
+    # A full disk or a refused password is no lack of backports.
+    except (ProgramError, NetworkError):
         say("no QEMU from backports; taking the release's own, which is slower but works")
         run(as_root(["rm", "-f", str(BACKPORTS)]))
         run(as_root([*apt, "update"]))
         run(as_root([*install, "qemu-system-arm"]))
-
-
-def doctor() -> list[str]:
-    """Return one line for each thing that is wrong with the host; none if all is well."""
-    lines = []
-    try:
-        debian_release()
-    except PagewrightError as error:
-        lines.append(error.what)
-    needs = missing()
-    for need in needs:
-        lines.append(f"missing: {need.package} ({need.probe}), to {need.purpose}")
-    if needs:
-        packages = " ".join(need.package for need in needs)
-        lines.append(f"install with: apt-get install --no-install-recommends {packages}")
-    elif not run(["apt-cache", "madison", SOURCE]).strip():
-        lines.append(f"apt does not know {SOURCE}: run `apt-get update`")
-    version = qemu_version()
-    if version and tuple(map(int, re.findall(r"\d+", version)[:2])) < (7, 2):
-        lines.append(f"QEMU {version} is too old: 7.2 or newer is needed")
-    free = shutil.disk_usage(Path.cwd()).free / 1e9
-    if free < NEEDED_GB:
-        lines.append(f"{free:.0f} GB free here; a first run needs about {NEEDED_GB} GB")
-    return lines

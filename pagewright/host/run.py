@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import logging
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from pagewright.host.errors import (
@@ -19,6 +24,9 @@ from pagewright.host.errors import (
     PagewrightError,
     ProgramError,
 )
+
+# `pagewright --debug` prints what it is told.
+LOGGER = logging.getLogger(__name__)
 
 # How many of a failed program's last lines an error shows.
 TAIL_LINES = 25
@@ -87,6 +95,7 @@ def run(
         raise HostError(
             f"{words[0]} is not installed", "run `pagewright doctor` to see what to install"
         )
+    LOGGER.debug("%s%s", shlex.join(words), f" (in {cwd})" if cwd else "")
     # Ended with us even if we are killed; sudo would lose that and must not be wrapped.
     wrapper = [] if words[0] == "sudo" else ["setpriv", "--pdeathsig", "TERM", "--"]
     process = subprocess.Popen(
@@ -104,7 +113,7 @@ def run(
         if on_line is None and log is None:
             output, _ = process.communicate(stdin, timeout=timeout)
         else:
-            output = _follow(process, stdin, on_line, log)
+            output = _follow(process, stdin, on_line, log, timeout)
     except subprocess.TimeoutExpired as error:
         end_group(process)
         raise ProgramError(f"{words[0]} did not finish within {timeout:g} s") from error
@@ -121,28 +130,59 @@ def _follow(
     stdin: str | None,
     on_line: Callable[[str], None] | None,
     log: Path | None,
+    timeout: float | None,
 ) -> str:
-    """Collect a program's output line by line."""
+    """Collect a program's output line by line.
+
+    Raises:
+        TimeoutExpired: it did not end in time.
+    """
+    give_up = None if timeout is None else time.monotonic() + timeout
     lines: list[str] = []
-    assert process.stdout is not None
     if stdin is not None:
         assert process.stdin is not None
         process.stdin.write(stdin)
         process.stdin.close()
-    sink = log.open("w") if log else None
-    try:
-        for line in process.stdout:
+    with log.open("w") if log else nullcontext() as sink:
+        for line in _lines(process, give_up):
             lines.append(line)
             if sink:
                 sink.write(line)
                 sink.flush()
             if on_line:
                 on_line(line.rstrip("\n"))
-        process.wait()
-    finally:
-        if sink:
-            sink.close()
+        process.wait(_left(process, give_up))
     return "".join(lines)
+
+
+def _lines(process: subprocess.Popen[str], give_up: float | None) -> Iterator[str]:
+    """Give a program's lines as they come, the last one with or without its newline."""
+    assert process.stdout is not None
+    descriptor = process.stdout.fileno()
+    characters = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder = io.IncrementalNewlineDecoder(characters, translate=True)
+    rest = ""
+    while True:
+        # Reading alone would wait for as long as the program is silent.
+        select.select([descriptor], [], [], _left(process, give_up))
+        _left(process, give_up)
+        chunk = os.read(descriptor, 1 << 16)
+        *whole, rest = (rest + decoder.decode(chunk, final=not chunk)).split("\n")
+        yield from (f"{line}\n" for line in whole)
+        if not chunk:
+            break
+    if rest:
+        yield rest
+
+
+def _left(process: subprocess.Popen[str], give_up: float | None) -> float | None:
+    """Return how many seconds a program has left; raise if it has none."""
+    if give_up is None:
+        return None
+    left = give_up - time.monotonic()
+    if left <= 0:
+        raise subprocess.TimeoutExpired(process.args, 0)
+    return left
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
@@ -176,4 +216,6 @@ def _group_lives(process: subprocess.Popen[str]) -> bool:
 
 def foreground(command: Sequence[str | Path]) -> int:
     """Give a program our terminal until it ends, and return its exit status."""
-    return subprocess.call([str(word) for word in command])
+    words = [str(word) for word in command]
+    LOGGER.debug("%s", shlex.join(words))
+    return subprocess.call(words)

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from pagewright.host import disk
 from pagewright.host.errors import BuildError, PagewrightError
+from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
 from pagewright.host.progress import Bar
 from pagewright.host.run import run
 from pagewright.host.toolchain import CROSS, GCC
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source, tree
+from pagewright.kernel.manifest import Manifest
 from pagewright.kernel.recipes import recipe
 
 CCACHE_SIZE = "8G"
+# What a build takes in its folder and, compressed, in the compiler cache, in MB.
+BUILD_MB = 700
+DEBUG_BUILD_MB = 1500
 # In a build's folder: the version of the source package that it was made from.
 SOURCE_STAMP = ".source"
 
@@ -72,6 +78,7 @@ def ensure(space: Workspace, name: str) -> Build:
         PagewrightError: there is no such build, or no such feature.
         BuildError: the configuration or the compiler failed.
         SourceError: the source could not be had, or a hook does not apply.
+        DiskFullError: there is no space for it.
     """
     chosen = recipe(space, name)
     if re.search(r"[\s:]", str(space.root)):
@@ -85,8 +92,12 @@ def ensure(space: Workspace, name: str) -> Build:
     with (
         lock(build.out, f"the build {name}"),
         lock(space.out, "the assembled tree", shared=True),
+        timed("build"),
     ):
         _start_over_for_another_source(build)
+        if not build.image.exists():
+            needed = DEBUG_BUILD_MB if chosen.debug else BUILD_MB
+            disk.require(build.out, needed, f"the build {name}")
         configure(space, build, chosen.files(space))
         _compile(space, build)
     return build
@@ -163,8 +174,8 @@ def environment(space: Workspace) -> dict[str, str]:
 
 def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
     """Make .config from allnoconfig and the fragments, if they or the tree changed."""
-    manifest = tree.Manifest.read(build.tree)
-    text = f"# linux {build.source}, hooks {manifest.key if manifest else 'none'}\n"
+    manifest = Manifest.read(build.tree)
+    text = f"# linux {build.source}, {manifest.describe() if manifest else 'no hooks'}\n"
     text += "".join(f"{file.read_text()}\n" for file in fragments)
     merged = build.out / "fragments.config"
     config = build.out / ".config"

@@ -8,7 +8,6 @@ tree of a repository whose only commit is the pristine kernel.
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,10 @@ from pagewright.host.errors import PagewrightError, SourceError
 from pagewright.host.lock import lock
 from pagewright.host.progress import say
 from pagewright.host.run import run
+from pagewright.host.scratch import claim, prune, scratch
 from pagewright.host.workspace import Feature, Workspace
-from pagewright.kernel.source import Source
-from pagewright.kernel.tree import patched_files
+from pagewright.kernel.hooks import patched_files
+from pagewright.kernel.source import KEEP, Source
 
 # git, whatever the user's own configuration would add.
 GIT = (
@@ -39,9 +39,9 @@ def repository(space: Workspace, source: Source) -> Path:
     with lock(store, "the git cache"):
         if not target.exists():
             say(f"storing linux {source.package_version} in git, once")
-            with tempfile.TemporaryDirectory(dir=store, prefix="import-") as scratch:
-                git = ["git", "--git-dir", f"{scratch}/git", "--work-tree", str(source.path)]
-                run(["git", "init", "-q", "--bare", f"{scratch}/git"])
+            with scratch(store, "import-") as folder:
+                git = ["git", "--git-dir", f"{folder}/git", "--work-tree", str(source.path)]
+                run(["git", "init", "-q", "--bare", f"{folder}/git"])
                 for key, value in (
                     ("core.bare", "false"),
                     ("core.looseCompression", "0"),
@@ -62,7 +62,10 @@ def repository(space: Workspace, source: Source) -> Path:
                 message = f"linux {source.package_version}"
                 run([*git, "commit", "-q", "-m", message], cwd=source.path, env=identity)
                 run([*git, "branch", "-f", "pristine"], cwd=source.path)
-                shutil.move(f"{scratch}/git", target)
+                shutil.move(f"{folder}/git", target)
+        # The work trees that are registered in a repository are gone before its claim is.
+        claim(target)
+        prune(store.glob("*.git"), KEEP)
     return target
 
 
@@ -74,11 +77,11 @@ def worktree(space: Workspace, source: Source, files: list[str]) -> Iterator[Pat
     which is all that `git am` touches.
     """
     git_dir = repository(space, source)
-    run(["git", "--git-dir", git_dir, "worktree", "prune"])
-    space.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=space.out, prefix="series-") as scratch:
-        path = Path(scratch) / "linux"
+    with scratch(space.out, "series-") as folder:
+        path = folder / "linux"
         git = ["git", "--git-dir", str(git_dir)]
+        # What killed runs left is removed by now, and what they registered is not yet.
+        run([*git, "worktree", "prune"])
         run([*git, "worktree", "add", "-q", "--no-checkout", "--detach", path, "pristine"])
         try:
             patterns = "".join(f"/{name}\n" for name in files)

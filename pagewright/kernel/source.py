@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+from pagewright.host import disk
 from pagewright.host.errors import PagewrightError, SourceError
 from pagewright.host.lock import lock
-from pagewright.host.progress import Bar
+from pagewright.host.packages import DOWNLOAD_OPTIONS
+from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
+from pagewright.host.scratch import claim, prune, scratch
 from pagewright.host.workspace import Workspace
 
 # tar reports progress every so many records of 10240 bytes.
 RECORD = 10240
 CHECKPOINT = 1000
+
+# How many releases stay in the cache: the one in use, and the one before.
+KEEP = 2
+# What the package, the tarball in it and the tree take together, in MB.
+UNPACK_MB = 2500
+
+# The value of PAGEWRIGHT_KERNEL that takes whatever apt has last.
+NEWEST = "newest"
 
 
 @dataclass(frozen=True)
@@ -32,62 +43,77 @@ class Source:
         return self.package_version.split("-")[0]
 
 
-def candidate(package: str, release: str = "") -> str:
-    """Return the newest version of a package that apt offers.
+def candidate(package: str, known_good: str, wanted: str = "") -> str:
+    """Return the version of a package to take, of those that apt offers.
 
     Args:
         package: the package.
-        release: only versions of this point release, such as 6.12.117.
+        known_good: the point release that is taken if nothing else is wanted; the newest one
+            if apt no longer has it.
+        wanted: another point release, such as 6.12.117, or `newest`.
 
     Raises:
         SourceError: apt does not know the package, or no such version.
     """
     rows = [line.split("|") for line in run(["apt-cache", "madison", package]).splitlines()]
-    versions = [row[1].strip() for row in rows if len(row) == 3]
+    # The same version may come from two places.
+    versions = list(dict.fromkeys(row[1].strip() for row in rows if len(row) == 3))
     if not versions:
         raise SourceError(
             f"apt does not know the package {package}",
             "run `apt-get update` (Debian 12 needs its security or updates suite enabled)",
         )
-    fitting = [v for v in versions if not release or v.startswith(f"{release}-")]
-    if not fitting:
+    if wanted == NEWEST:
+        return versions[0]
+    fitting = [v for v in versions if v.startswith(f"{wanted or known_good}-")]
+    if fitting:
+        return fitting[0]
+    if wanted:
         raise SourceError(
-            f"apt offers no version {release} of {package}",
-            f"unset PAGEWRIGHT_KERNEL, or set it to one of: {', '.join(versions)}",
+            f"apt offers no version {wanted} of {package}",
+            f"unset PAGEWRIGHT_KERNEL, or set it to {NEWEST} or the point release of one of: "
+            f"{', '.join(versions)}",
         )
-    return fitting[0]
+    say(f"apt no longer has linux {known_good}, which is known good; taking {versions[0]}")
+    return versions[0]
 
 
+@cache
 def ensure(space: Workspace) -> Source:
-    """Fetch and unpack the newest source package, unless that was done before.
+    """Fetch and unpack the source package, unless that was done before.
 
-    The environment variable PAGEWRIGHT_KERNEL chooses an older point release.
-    The tree appears in the cache when it is complete, never before.
+    That is the release known good (base.toml), or what the environment variable
+    PAGEWRIGHT_KERNEL says: a point release, or `newest`. The tree appears in the cache when
+    it is complete, never before; it stays there at least until this process ends. Of older
+    releases one stays.
 
     Raises:
-        SourceError: no package, no network, no space.
+        SourceError: no package, or not the release asked for.
+        NetworkError: no network.
+        DiskFullError: no space.
     """
-    package = space.base().package
-    version = candidate(package, os.environ.get("PAGEWRIGHT_KERNEL", ""))
+    base = space.base()
+    version = candidate(base.package, base.known_good, os.environ.get("PAGEWRIGHT_KERNEL", ""))
     store = space.cache / "source"
     source = Source(version, store / version)
     with lock(store, "the source cache"):
-        for stray in store.glob("unpack-*"):
-            shutil.rmtree(stray, ignore_errors=True)
         if not source.path.exists():
-            with tempfile.TemporaryDirectory(dir=store, prefix="unpack-") as scratch:
-                _unpack(
-                    _download(f"{package}={version}", Path(scratch)), Path(scratch), source.path
-                )
+            disk.require(store, UNPACK_MB, "the kernel source")
+            with scratch(store, "unpack-") as folder:
+                _unpack(_download(f"{base.package}={version}", folder), folder, source.path)
+        claim(source.path)
+        # Versions begin with a digit, which scratch folders do not.
+        prune(store.glob("[0-9]*"), KEEP)
     return source
 
 
-def _download(package: str, scratch: Path) -> Path:
+def _download(package: str, folder: Path) -> Path:
     """Download a package with apt, after `apt-get update` if the lists are stale."""
     # Root's apt drops privileges for downloads, which needs a folder it can write to.
-    command = ["apt-get", "-o", "APT::Sandbox::User=root", "download", package]
+    options = [*DOWNLOAD_OPTIONS, "-o", "APT::Sandbox::User=root"]
+    command = ["apt-get", *options, "download", package]
     try:
-        run(command, cwd=scratch)
+        run(command, cwd=folder)
     except PagewrightError as error:
         if "404" not in error.details:
             raise
@@ -95,14 +121,14 @@ def _download(package: str, scratch: Path) -> Path:
             f"the archive no longer has the version of {package} that apt's lists name",
             "run `apt-get update`, then the same command again",
         ) from error
-    return next(scratch.glob("*.deb"))
+    return next(folder.glob("*.deb"))
 
 
-def _unpack(deb: Path, scratch: Path, target: Path) -> None:
+def _unpack(deb: Path, folder: Path, target: Path) -> None:
     """Unpack the source tarball inside a package, then move it into place."""
-    run(["dpkg-deb", "-x", deb, scratch / "deb"])
+    run(["dpkg-deb", "-x", deb, folder / "deb"])
     deb.unlink()
-    tarball = next((scratch / "deb" / "usr" / "src").glob("linux-source-*.tar.*"))
+    tarball = next((folder / "deb" / "usr" / "src").glob("linux-source-*.tar.*"))
     totals = run(["xz", "--robot", "--list", tarball]).split()
     size = int(totals[totals.index("totals") + 4])
     with Bar("unpack the kernel source", size // RECORD) as bar:
@@ -115,14 +141,17 @@ def _unpack(deb: Path, scratch: Path, target: Path) -> None:
             [
                 "tar",
                 "-x",
+                # kbuild compares times: the package's own are older than what was compiled
+                # before this release came.
+                "-m",
                 f"--checkpoint={CHECKPOINT}",
                 "--checkpoint-action=echo=%u",
                 "-f",
                 tarball,
                 "-C",
-                scratch,
+                folder,
             ],
             on_line=lambda line: follow(line.removeprefix("tar: ")),
         )
-    unpacked = next(p for p in scratch.iterdir() if p.name.startswith("linux-source-"))
+    unpacked = next(p for p in folder.iterdir() if p.name.startswith("linux-source-"))
     shutil.move(unpacked, target)

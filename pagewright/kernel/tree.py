@@ -10,70 +10,34 @@ written, so that kbuild compiles what changed and no more.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
-import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
-from pagewright.host.errors import PagewrightError, SourceError
+from pagewright.host import disk
+from pagewright.host.errors import SourceError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
+from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
+from pagewright.kernel.hooks import QUILT, apply_hooks, check_stack, patched_files
+from pagewright.kernel.manifest import (
+    MANIFEST,
+    Manifest,
+    digest,
+    find_edits,
+    now,
+    replace_text,
+)
 from pagewright.kernel.source import Source
 
-MANIFEST = ".assembled.json"
-QUILT = {"QUILT_PATCHES": "patches", "QUILTRC": "-", "LC_ALL": "C"}
+__all__ = ["QUILT", "Manifest", "assemble", "digest", "patched_files", "refresh"]
 
-
-@dataclass
-class Manifest:
-    """What an assembly put into the tree.
-
-    Attributes:
-        source: the version of the source package.
-        hooked: each file that a hook touches, with the digest of its text.
-        links: each new file.
-        hooks: each hook in the order of the series, with the digest of its text.
-        key: digest of everything the assembly was made from.
-    """
-
-    source: str = ""
-    hooked: dict[str, str] = field(default_factory=dict)
-    links: list[str] = field(default_factory=list)
-    hooks: dict[str, str] = field(default_factory=dict)
-    key: str = ""
-
-    @classmethod
-    def read(cls, tree: Path) -> Manifest | None:
-        """Return the manifest of a tree, or None if there is none."""
-        file = tree / MANIFEST
-        return cls(**json.loads(file.read_text())) if file.exists() else None
-
-    def write(self, tree: Path) -> None:
-        """Store the manifest in a tree."""
-        replace_text(tree / MANIFEST, json.dumps(self.__dict__, indent=1))
-
-
-def digest(file: Path) -> str:
-    """Return a digest of a file's contents; of nothing if it is not there."""
-    return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()
-
-
-def replace_text(file: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.new")
-    scratch.write_text(text)
-    scratch.replace(file)
-
-
-def patched_files(patch: str) -> list[str]:
-    """Return the files that a patch in -p1 form touches."""
-    return re.findall(r"^\+\+\+ b/(\S+)", patch, re.MULTILINE)
+# What a copy of the source takes, in MB.
+TREE_MB = 1800
 
 
 def assemble(space: Workspace, source: Source, discard: bool = False) -> Path:
@@ -90,43 +54,95 @@ def assemble(space: Workspace, source: Source, discard: bool = False) -> Path:
     """
     tree = space.tree
     new = Manifest(source.package_version, hooks=_hooks(space))
-    new.key = _key(space, new)
+    new.inputs = _inputs(space, new)
+    if discard or not _is_current(space, source, new):
+        with lock(space.out, "the assembled tree"):
+            old = Manifest.read(tree)
+            if not discard and _is_made_of(old, tree, new):
+                _search(source, tree, old)
+            else:
+                _assemble(space, source, old, new, discard)
+    return tree
+
+
+def _is_current(space: Workspace, source: Source, wanted: Manifest) -> bool:
+    """Whether the tree is there, made of what is wanted, and as edited as its manifest says."""
     # As a rule there is nothing to do, and others may be compiling what is there.
     with lock(space.out, "the assembled tree", shared=True):
-        if not discard and _is_current(tree, new):
-            return tree
-    with lock(space.out, "the assembled tree"):
-        if not discard and _is_current(tree, new):
-            return tree
-        old = Manifest.read(tree)
-        if old and not discard:
-            _refuse_to_lose_edits(tree, old)
-        with tempfile.TemporaryDirectory(dir=space.out, prefix="assemble-") as scratch:
-            stage = Path(scratch) / "stage"
-            originals = {name: _path(space, name) for name in new.hooks}
-            new.hooked = _apply_hooks(space, source, originals, stage)
-            new.links = _check_overlay(space, source)
-            if not old or old.source != source.package_version:
-                _copy_pristine(source, old, tree, Path(scratch))
-                old = Manifest()
-            (tree / MANIFEST).unlink(missing_ok=True)
-            _install_hooked(source, stage, tree, old, new)
-            _install_links(space, tree, old, new)
-        new.write(tree)
-        say(
-            f"assembled {source.package_version}: {len(new.hooked)} files hooked, "
-            f"{len(new.links)} new files"
-        )
-        return tree
+        there = Manifest.read(space.tree)
+        if not _is_made_of(there, space.tree, wanted):
+            return False
+        if find_edits(space.tree, source.path, there) != there.edited:
+            return False
+        _warn_of_edits(there)
+        return True
 
 
-def _is_current(tree: Path, wanted: Manifest) -> bool:
-    """Whether a tree is there, unharmed, and made of what is wanted."""
-    there = Manifest.read(tree)
+def _is_made_of(there: Manifest | None, tree: Path, wanted: Manifest) -> TypeGuard[Manifest]:
+    """Whether a tree is there, its patches are all applied, and it is made of what is wanted."""
     if not there:
         return False
-    _check_stack(tree, there)
-    return there.key == wanted.key
+    check_stack(tree, there)
+    return there.inputs == wanted.inputs
+
+
+def _search(source: Source, tree: Path, manifest: Manifest) -> None:
+    """Bring the list of edits in a tree's manifest up to date."""
+    started = now()
+    manifest.edited = find_edits(tree, source.path, manifest)
+    manifest.write(tree, started)
+    _warn_of_edits(manifest)
+
+
+def _warn_of_edits(manifest: Manifest) -> None:
+    """Say in one line which files of the tree no series will have."""
+    if manifest.edited:
+        say(
+            f"edited in the assembled tree and in no hook: {', '.join(sorted(manifest.edited))} "
+            "(`make refresh` takes in what quilt tracks, `pagewright tree --discard` drops all)"
+        )
+
+
+def _assemble(
+    space: Workspace, source: Source, old: Manifest | None, new: Manifest, discard: bool
+) -> None:
+    """Make the tree what the new manifest says, unless a hook fails or edits would be lost."""
+    tree = space.tree
+    if old and not discard:
+        _refuse_to_lose_edits(tree, old)
+    with scratch(space.out, "assemble-") as folder:
+        stage = folder / "stage"
+        originals = {name: _path(space, name) for name in new.hooks}
+        new.hooked = apply_hooks(space, source, originals, stage)
+        new.links = _check_overlay(space, source)
+        if not old or old.source != source.package_version:
+            _copy_pristine(source, old, tree, folder)
+            old = Manifest()
+            started = now()
+        else:
+            started = now()
+            new.edited = find_edits(tree, source.path, old)
+            if discard:
+                _drop_edits(source, tree, new)
+            else:
+                _refuse_to_hook_edits(tree, new)
+        (tree / MANIFEST).unlink(missing_ok=True)
+        _install_hooked(source, stage, tree, old, new)
+        _install_links(space, tree, old, new)
+    new.write(tree, started)
+    _search(source, tree, new)
+    say(
+        f"assembled {source.package_version}: {len(new.hooked)} files hooked, "
+        f"{len(new.links)} new files"
+    )
+
+
+def _drop_edits(source: Source, tree: Path, manifest: Manifest) -> None:
+    """Make edited files what they were; those that are hooked or new are written afterwards."""
+    for name in manifest.edited:
+        (tree / name).unlink(missing_ok=True)
+        if (source.path / name).exists():
+            shutil.copy(source.path / name, tree / name)
 
 
 def refresh(space: Workspace, source: Source) -> list[Path]:
@@ -148,7 +164,7 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
         manifest = Manifest.read(tree)
         if not manifest or manifest.source != source.package_version:
             raise SourceError("there is no assembled tree", "run `pagewright tree` first")
-        _check_stack(tree, manifest)
+        check_stack(tree, manifest)
         hooks = _hooks(space)
         if changed := sorted(dict(hooks.items() ^ manifest.hooks.items())):
             raise SourceError(
@@ -163,8 +179,8 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
             if not re.search(r"^Refreshed|unchanged|More recent patches modify", output, re.M):
                 raise SourceError(f"quilt could not refresh {name}", details=output)
         refreshed = {name: tree / "patches" / name for name in hooks}
-        with tempfile.TemporaryDirectory(dir=space.out, prefix="refresh-") as scratch:
-            result = _apply_hooks(space, source, refreshed, Path(scratch) / "stage")
+        with scratch(space.out, "refresh-") as folder:
+            result = apply_hooks(space, source, refreshed, folder / "stage")
         manifest.hooked |= result
         _refuse_to_lose_edits(tree, manifest)
         written = []
@@ -175,8 +191,8 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
                 written.append(target)
         manifest.hooks = _hooks(space)
         manifest.hooked = result
-        manifest.key = _key(space, manifest)
-        manifest.write(tree)
+        manifest.inputs = _inputs(space, manifest)
+        _search(source, tree, manifest)
     return written
 
 
@@ -191,31 +207,12 @@ def _hooks(space: Workspace) -> dict[str, str]:
     return {name: digest(_path(space, name)) for name in space.series()}
 
 
-def _key(space: Workspace, manifest: Manifest) -> str:
+def _inputs(space: Workspace, manifest: Manifest) -> str:
     """Digest what an assembly depends on: source, series, hooks, new files' names."""
     parts = [manifest.source]
     parts += [f"{name} {text}" for name, text in manifest.hooks.items()]
     parts += [f"{f.name}/{file}" for f in space.features() for file in f.new_files()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def _check_stack(tree: Path, manifest: Manifest) -> None:
-    """Raise unless the tree's quilt stack is the one assembled, and all of it applied."""
-    file = tree / ".pc" / "applied-patches"
-    applied = file.read_text().split() if file.exists() else []
-    if applied == list(manifest.hooks):
-        return
-    if extra := [name for name in applied if name not in manifest.hooks]:
-        raise SourceError(
-            f"the assembled tree has patches that are no hooks: {', '.join(extra)}",
-            "move them from its patches/ to features/*/hooks and into the series, or drop "
-            "them with `pagewright tree --discard`",
-        )
-    raise SourceError(
-        f"{len(manifest.hooks) - len(applied)} hooks are not applied in the assembled tree",
-        f"run `QUILT_PATCHES=patches quilt push -a` in {os.path.relpath(tree)}, or give up "
-        "what was edited there with `pagewright tree --discard`",
-    )
 
 
 def _refuse_to_lose_edits(tree: Path, manifest: Manifest) -> None:
@@ -226,60 +223,22 @@ def _refuse_to_lose_edits(tree: Path, manifest: Manifest) -> None:
             f"the assembled tree has edits that are not in a hook yet: {', '.join(edited)}",
             "write them back with `make refresh`, or drop them with `pagewright tree --discard`",
         )
+    # Some editors put a file in the place of a link.
+    if copies := [n for n in manifest.links if (tree / n).exists() and not (tree / n).is_symlink()]:
+        raise SourceError(
+            f"new files are no links any more in the assembled tree: {', '.join(copies)}",
+            "copy what was edited to features/*/linux, and `pagewright tree --discard` the copies",
+        )
 
 
-def _apply_hooks(
-    space: Workspace, source: Source, hooks: dict[str, Path], stage: Path
-) -> dict[str, str]:
-    """Apply all hooks to copies of the files they touch; return the files' digests."""
-    patches = stage / "patches"
-    touched: set[str] = set()
-    for name, original in hooks.items():
-        if not original.exists():
-            raise SourceError(
-                f"base/{space.version}/series names {name}, which does not exist",
-                f"add {os.path.relpath(original, space.root)} or take the line out",
-            )
-        (patches / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(original, patches / name)
-        touched |= set(patched_files(original.read_text()))
-    patches.mkdir(parents=True, exist_ok=True)
-    (patches / "series").write_text("".join(f"{name}\n" for name in hooks))
-    for name in sorted(touched):
-        if (source.path / name).exists():
-            (stage / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source.path / name, stage / name)
-    for name, original in hooks.items():
-        try:
-            run(["quilt", "push", "--fuzz=0", name], cwd=stage, env=QUILT)
-        except PagewrightError as error:
-            raise _hook_failed(space, source, name, original, error.details) from error
-    return {name: digest(stage / name) for name in sorted(touched)}
-
-
-def _hook_failed(
-    space: Workspace, source: Source, name: str, original: Path, output: str
-) -> PagewrightError:
-    """Say which hook, file and hunk did not apply."""
-    file = ""
-    failures = []
-    for line in output.splitlines():
-        if match := re.match(r"patching file (\S+)", line):
-            file = match[1]
-        elif match := re.match(r"Hunk (#\d+) FAILED at (\d+)", line):
-            failures.append(f"  {file}: hunk {match[1]} (line {match[2]})")
-    failures += [
-        f"  {missing}: not in this kernel"
-        for missing in patched_files(original.read_text())
-        if not (source.path / missing).exists()
-    ]
-    base = space.base()
-    return SourceError(
-        f"the hook {name} does not apply to linux {source.package_version}; nothing was changed",
-        f"the hooks apply to {base.oldest} to {base.known_good}: PAGEWRIGHT_KERNEL="
-        f"{base.known_good} selects one, if the archive still has it",
-        "\n".join(failures) or output,
-    )
+def _refuse_to_hook_edits(tree: Path, new: Manifest) -> None:
+    """Raise if a file gets its first hook that was edited, but for just what the hook does."""
+    hooked = [name for name in new.edited if name in new.hooked]
+    if edited := [name for name in hooked if digest(tree / name) != new.hooked[name]]:
+        raise SourceError(
+            f"the assembled tree has edits that a hook would overwrite: {', '.join(edited)}",
+            "move them away, or drop them with `pagewright tree --discard`",
+        )
 
 
 def _check_overlay(space: Workspace, source: Source) -> list[str]:
@@ -297,17 +256,23 @@ def _check_overlay(space: Workspace, source: Source) -> list[str]:
     return sorted(links)
 
 
-def _copy_pristine(source: Source, old: Manifest | None, tree: Path, scratch: Path) -> None:
-    """Replace the tree by a copy of the pristine one; keep one of an older source aside."""
+def _copy_pristine(source: Source, old: Manifest | None, tree: Path, folder: Path) -> None:
+    """Replace the tree by a copy of the pristine one; keep one tree of an older source aside.
+
+    The files get new times, so that whatever was compiled before is older than they are.
+    """
+    disk.require(tree, TREE_MB, "the assembled kernel tree")
     with Bar(f"copy linux {source.package_version} to {os.path.relpath(tree)}", None):
-        run(["cp", "-a", "--reflink=auto", source.path, scratch / "tree"])
+        command = ["cp", "-a", "--no-preserve=timestamps", "--reflink=auto"]
+        run([*command, source.path, folder / "tree"])
     if tree.exists():
-        aside = tree.with_name(f"tree-{old.source}") if old else scratch / "incomplete"
-        shutil.rmtree(aside, ignore_errors=True)
+        for aside in tree.parent.glob(f"{tree.name}-*"):
+            shutil.rmtree(aside, ignore_errors=True)
+        aside = tree.with_name(f"{tree.name}-{old.source}") if old else folder / "incomplete"
         tree.rename(aside)
         if old:
             say(f"the kernel source moved; the tree of {old.source} is now {aside}")
-    (scratch / "tree").rename(tree)
+    (folder / "tree").rename(tree)
 
 
 def _install_hooked(source: Source, stage: Path, tree: Path, old: Manifest, new: Manifest) -> None:

@@ -6,9 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagewright.host.errors import MachineError
+
 # All that QEMU can, and the MIDR of a Neoverse V3 r0p2: features that trust a list of
 # processors are on.
 DEFAULT_CPU = "max,midr=0x410fd842"
+
+# The computer's own CPU, which is what KVM gives a guest.
+HOST_CPU = "host"
+
+# How QEMU runs the guest's code: it translates the code, or KVM has the computer's own CPUs run it.
+TCG = "tcg"
+KVM = "kvm"
 
 # Arguments for memory with tags.
 MTE = ("-machine", "mte=on")
@@ -32,6 +41,8 @@ class MachineOptions:
         count: QEMU's plugin that counts the instructions of the kernel and of programs apart
             (see plugin.py).
         virtualization: the CPUs have EL2: a kernel with KVM can run guests of its own.
+        accel: "tcg", with which QEMU emulates any CPU on any computer, or "kvm", with which an
+            arm64 computer runs the guest on its own CPUs. KVM counts no instructions.
         overlay: a directory whose files are laid over the guest's root.
         modules: a directory with the kernel's lib/modules, laid over it too.
         extra_args: further arguments for QEMU.
@@ -50,6 +61,30 @@ class MachineOptions:
     overlay: Path | None = None
     modules: Path | None = None
     extra_args: Sequence[str] = ()
+    accel: str = TCG
+
+    def __post_init__(self) -> None:
+        """Refuse what KVM cannot do.
+
+        Raises:
+            MachineError: the options contradict each other.
+        """
+        if self.accel not in (TCG, KVM):
+            raise MachineError(f"there is no accel {self.accel!r}", f"it is {TCG} or {KVM}")
+        if self.accel != KVM:
+            return
+        use = f"use the default, accel {TCG}"
+        if self.icount or self.count:
+            what = "icount" if self.icount else "count"
+            raise MachineError(f"{what} counts instructions, which KVM cannot: {use}")
+        if self.single_threaded:
+            raise MachineError(f"single_threaded is about emulated CPUs, KVM has none: {use}")
+        if self.virtualization:
+            raise MachineError(
+                f"virtualization needs CPUs with EL2, which KVM does not give: {use}"
+            )
+        if self.cpu not in (DEFAULT_CPU, HOST_CPU):
+            raise MachineError(f"KVM runs the computer's own CPU and not cpu {self.cpu}: {use}")
 
 
 def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
@@ -57,8 +92,8 @@ def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
 
     The number of CPUs and the memory must be at least what is asked for, and the
     kernel must have been started with the parameters in `append`. The kernel and
-    the root are the place's, and `single_threaded` corrects the emulator and asks
-    nothing of a place.
+    the root are the place's; `single_threaded` and `accel` are about the emulator and
+    ask nothing of a place.
 
     Args:
         options: what is asked for.

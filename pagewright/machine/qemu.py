@@ -11,7 +11,7 @@ from labgrid.util.yaml import dump, load
 
 from pagewright.host.errors import MachineError
 from pagewright.machine import evidence, plugin
-from pagewright.machine.options import MachineOptions
+from pagewright.machine.options import HOST_CPU, KVM, MachineOptions
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
 
@@ -44,7 +44,7 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
     drivers = place["targets"]["main"]["drivers"]
     drivers["ShellDriver"]["login_timeout"] = boot_timeout
     emulator = drivers["EmulatorDriver"]
-    emulator["cpu"] = options.cpu
+    emulator["cpu"] = HOST_CPU if options.accel == KVM else options.cpu
     emulator["memory"] = options.memory
     emulator["stderr"] = str(logs / evidence.STDERR)
     words = [emulator["boot_args"], *(_ICOUNT_PARAMETERS if options.icount else ()), options.append]
@@ -82,6 +82,10 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
 
 def _execution(options: MachineOptions) -> list[str]:
     """Return the arguments that say how QEMU executes the guest's code."""
+    if options.accel == KVM:
+        # The guest's interrupt controller is the host's kind, whatever qemu.yaml asks for:
+        # of two values that -machine is given, the last counts.
+        return ["-accel", "kvm", "-machine", "gic-version=host"]
     if options.icount:
         # Without seeds in the device tree, boots repeat exactly until the first I/O.
         randomness = ["-machine", "dtb-randomness=off"]

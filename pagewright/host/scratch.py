@@ -1,0 +1,113 @@
+"""Folders of work in progress, and of what several runs use at once.
+
+A killed run leaves its scratch folders behind. Each is locked while its run lives, so that the
+next run that makes one in the same place can tell those that are left over, and removes them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from pagewright.host.progress import say
+
+
+@contextmanager
+def scratch(directory: Path, prefix: str) -> Iterator[Path]:
+    """Make a folder for work in progress, and remove it at the end.
+
+    Folders of the same kind that killed runs left are removed first.
+
+    Args:
+        directory: where it is made; made itself if it is not there.
+        prefix: the beginning of its name, which tells what kind it is.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for stray in directory.glob(f"{prefix}*"):
+        _remove_unless_locked(stray)
+    path, held = _make_locked(directory, prefix)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(held)
+
+
+def _make_locked(directory: Path, prefix: str) -> tuple[Path, int]:
+    """Make a folder and lock it; return it with the open file that holds the lock."""
+    while True:
+        path = Path(tempfile.mkdtemp(dir=directory, prefix=prefix))
+        try:
+            held = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # Another run that looks for strays may have taken it before we had the lock.
+        if path.exists():
+            return path, held
+        os.close(held)
+
+
+def _remove_unless_locked(stray: Path) -> None:
+    """Remove a scratch folder if the run that made it is gone."""
+    try:
+        held = os.open(stray, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(stray, ignore_errors=True)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(held)
+
+
+def _mark(entry: Path) -> Path:
+    """Return the file that says when an entry of the cache was used, and is locked meanwhile."""
+    return entry.with_name(f".{entry.name}.used")
+
+
+@cache
+def claim(entry: Path) -> None:
+    """Keep an entry of the cache from being pruned until this process ends.
+
+    The caller holds the lock of the folder that the entry is in, as that of `prune` does.
+
+    Args:
+        entry: a folder in the cache that clones share.
+    """
+    # Never closed: the kernel drops the lock when the process ends, however it ends.
+    held = os.open(_mark(entry), os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    os.utime(_mark(entry))
+
+
+def prune(entries: Iterable[Path], keep: int) -> None:
+    """Remove all entries of the cache but those used last and those in use now.
+
+    Args:
+        entries: folders that are alternatives to each other, such as releases of a kernel.
+        keep: how many of them stay.
+    """
+
+    def last_used(entry: Path) -> float:
+        return _mark(entry).stat().st_mtime if _mark(entry).exists() else 0
+
+    for entry in sorted(entries, key=last_used, reverse=True)[keep:]:
+        held = os.open(_mark(entry), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            say(f"removing {entry}: only the {keep} used last are kept")
+            shutil.rmtree(entry, ignore_errors=True)
+            _mark(entry).unlink()
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(held)
