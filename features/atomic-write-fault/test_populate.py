@@ -111,7 +111,7 @@ def check_faults(
 
 
 def test_every_kind_populates_with_one_fault(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for figures in each(place, ALL):
         with subtests.test(kind=figures.kind, thp=figures.thp):
             assert figures["faults"] == figures.once
@@ -119,7 +119,7 @@ def test_every_kind_populates_with_one_fault(shared_machine: Boot, subtests) -> 
 
 
 def test_atomics_and_exclusives_make_huge_pages(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for kind in (*ATOMICS, *EXCLUSIVES, *STORES):
         with subtests.test(kind=kind):
             figures = populate(place, kind, "--thp=on")
@@ -130,7 +130,7 @@ def test_atomics_and_exclusives_make_huge_pages(shared_machine: Boot, subtests) 
 
 
 def test_loads_get_the_zero_page(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for kind in LOADS:
         with subtests.test(kind=kind):
             figures = populate(place, kind, "--thp=on")
@@ -140,7 +140,7 @@ def test_loads_get_the_zero_page(shared_machine: Boot, subtests) -> None:
 
 
 def test_forced_faults_of_exclusives_are_counted(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for figures in each(place, EXCLUSIVES):
         with subtests.test(kind=figures.kind, thp=figures.thp):
             assert figures["exclusive_write_fault"] == figures["faults"] == figures.once
@@ -149,7 +149,7 @@ def test_forced_faults_of_exclusives_are_counted(shared_machine: Boot, subtests)
 
 
 def test_faults_of_loads_and_stores_are_not_counted(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for figures in each(place, (*LOADS, *STORES)):
         with subtests.test(kind=figures.kind, thp=figures.thp):
             assert figures["exclusive_write_fault"] == 0
@@ -158,7 +158,7 @@ def test_faults_of_loads_and_stores_are_not_counted(shared_machine: Boot, subtes
 
 
 def test_private_file_is_copied_with_one_fault(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for kind in ("ldadd", "store"):
         with subtests.test(kind=kind):
             figures = populate(place, kind, "--mapping=private-file", size="16M")
@@ -167,7 +167,7 @@ def test_private_file_is_copied_with_one_fault(shared_machine: Boot, subtests) -
 
 
 def test_exclusives_on_files_are_left_alone(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for kind in ("ldxr", "ldxr_only"):
         for mapping in ("private-file", "shared-file", "shmem"):
             with subtests.test(kind=kind, mapping=mapping):
@@ -177,7 +177,7 @@ def test_exclusives_on_files_are_left_alone(shared_machine: Boot, subtests) -> N
 
 
 def test_threads_populate_with_one_fault_each_page(shared_machine: Boot, subtests) -> None:
-    place = shared_machine()
+    place = shared_machine(smp=2)
     for kind in ("ldadd", "ldxr", "store"):
         for thp in ("off", "on"):
             with subtests.test(kind=kind, thp=thp):
@@ -193,13 +193,13 @@ def test_guard_the_emulator_shows_the_double_fault_of_atomics(
     shared_machine: Boot, subtests
 ) -> None:
     """Without this, all tests of atomics could pass without testing anything."""
-    place = shared_machine(build="base-4k", single_threaded=True)
+    place = shared_machine(build="base-4k", smp=2, single_threaded=True)
     check_faults(subtests, place, ATOMICS, TWICE_4K)
     assert place.warnings() == ""
 
 
 def test_base_kernel_single_threaded(shared_machine: Boot, subtests) -> None:
-    place = shared_machine(build="base-4k", single_threaded=True)
+    place = shared_machine(build="base-4k", smp=2, single_threaded=True)
     check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
     check_faults(subtests, place, (*LOADS, *STORES), ONCE_4K)
     assert place.warnings() == ""
@@ -213,7 +213,7 @@ def test_base_kernel_parallel(shared_machine: Boot, subtests) -> None:
 
 
 def test_patched_kernel_single_threaded(shared_machine: Boot, subtests) -> None:
-    place = shared_machine(build="patched-4k", single_threaded=True)
+    place = shared_machine(build="patched-4k", smp=2, single_threaded=True)
     check_faults(subtests, place, ALL, ONCE_4K)
     assert place.warnings() == ""
 
@@ -225,7 +225,7 @@ def test_patched_kernel_parallel(shared_machine: Boot, subtests) -> None:
 
 
 def test_forced_faults_of_atomics_are_counted(shared_machine: Boot, subtests) -> None:
-    place = shared_machine(build="patched-4k", single_threaded=True)
+    place = shared_machine(build="patched-4k", smp=2, single_threaded=True)
     for figures in each(place, ATOMICS):
         with subtests.test(kind=figures.kind, thp=figures.thp):
             assert figures["atomic_write_fault"] == figures["faults"] == figures.once
@@ -236,7 +236,7 @@ def test_forced_faults_of_atomics_are_counted(shared_machine: Boot, subtests) ->
 def test_switched_off_the_machine_behaves_as_the_base_kernel(
     shared_machine: Boot, subtests
 ) -> None:
-    place = shared_machine(build="patched-4k", single_threaded=True, append=OFF)
+    place = shared_machine(build="patched-4k", smp=2, single_threaded=True, append=OFF)
     check_faults(subtests, place, (*ATOMICS, *EXCLUSIVES), TWICE_4K)
     check_faults(subtests, place, (*LOADS, *STORES), ONCE_4K)
     for kind in ("ldadd", "ldxr"):
@@ -246,7 +246,7 @@ def test_switched_off_the_machine_behaves_as_the_base_kernel(
 
 
 def test_exclusives_switched_off_alone(shared_machine: Boot, subtests) -> None:
-    place = shared_machine(build="patched-4k", single_threaded=True, append=EXCLUSIVE_OFF)
+    place = shared_machine(build="patched-4k", smp=2, single_threaded=True, append=EXCLUSIVE_OFF)
     check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
     check_faults(subtests, place, (*ATOMICS, *LOADS, *STORES), ONCE_4K)
     assert populate(place, "ldxr")["exclusive_write_fault"] == 0
@@ -266,7 +266,7 @@ def test_threads_on_one_emulator_thread(shared_machine: Boot, subtests) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("build", ["patched-16k", "patched-64k"])
 def test_larger_pages(shared_machine: Boot, subtests, build: str) -> None:
-    place = shared_machine(build=build, single_threaded=True)
+    place = shared_machine(build=build, smp=2, single_threaded=True)
     for figures in each(place, ALL):
         with subtests.test(kind=figures.kind, thp=figures.thp):
             assert figures["faults"] == figures.once

@@ -24,40 +24,40 @@ Boot = Callable[..., Machine]
 
 
 def test_semantics(machine: Boot, guest_program) -> None:
-    guest_program(machine(), SEMANTICS)
+    guest_program(machine(smp=2), SEMANTICS)
 
 
 def test_semantics_with_the_faults_of_hardware(machine: Boot, guest_program) -> None:
-    guest_program(machine(single_threaded=True), SEMANTICS)
+    guest_program(machine(smp=2, single_threaded=True), SEMANTICS)
 
 
 def test_semantics_with_memory_tagging(machine: Boot, guest_program) -> None:
-    place = machine(single_threaded=True, extra_args=MTE)
+    place = machine(smp=2, single_threaded=True, extra_args=MTE)
     guest_program(place, SEMANTICS)
 
 
 def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
     """Two pretended nodes; the guest skips its test if the kernel cannot pretend."""
-    guest_program(machine(single_threaded=True, append="numa=fake=2"), SEMANTICS)
+    guest_program(machine(smp=2, single_threaded=True, append="numa=fake=2"), SEMANTICS)
 
 
 def test_semantics_with_pan_in_software(machine: Boot, guest_program) -> None:
     """An Armv8.0 CPU: no PAN, no LSE, and 32-bit tasks."""
-    place = machine(single_threaded=True, cpu="cortex-a72")
+    place = machine(smp=2, single_threaded=True, cpu="cortex-a72")
     assert "emulated: Privileged Access Never" in place.console()
     guest_program(place, SEMANTICS)
 
 
 def test_semantics_switched_off(machine: Boot, guest_program) -> None:
-    guest_program(machine(single_threaded=True, append=OFF), SEMANTICS)
+    guest_program(machine(smp=2, single_threaded=True, append=OFF), SEMANTICS)
 
 
 def test_semantics_without_exclusives(machine: Boot, guest_program) -> None:
-    guest_program(machine(single_threaded=True, append=EXCLUSIVE_OFF), SEMANTICS)
+    guest_program(machine(smp=2, single_threaded=True, append=EXCLUSIVE_OFF), SEMANTICS)
 
 
 def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
-    guest_program(machine(build="base-4k", single_threaded=True), SEMANTICS)
+    guest_program(machine(build="base-4k", smp=2, single_threaded=True), SEMANTICS)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
 def test_semantics_under_lockdep_and_kasan(
     machine: Boot, guest_program, build: str, mte: str, every: int
 ) -> None:
-    place = machine(build, single_threaded=True, extra_args=("-machine", f"mte={mte}"))
+    place = machine(build, smp=2, single_threaded=True, extra_args=("-machine", f"mte={mte}"))
     guest_program(place, f"EVERY={every} {SEMANTICS}")
 
 

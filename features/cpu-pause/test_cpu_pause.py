@@ -83,7 +83,9 @@ def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
 
 
 def test_statistics_and_limit(machine):
-    place = machine(append="kunit.enable=1 kunit.filter_glob=cpu_pause.a_pause_knows_its_limit")
+    place = machine(
+        smp=2, append="kunit.enable=1 kunit.filter_glob=cpu_pause.a_pause_knows_its_limit"
+    )
     longest = int(place.check(f"cat {SYSFS}/longest_ns"))
     assert longest >= 500_000
     assert int(place.check(f"cat {SYSFS}/total_ns")) >= longest

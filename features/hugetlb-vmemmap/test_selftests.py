@@ -100,8 +100,7 @@ class Outcome:
 
 def default_pool(place: Machine) -> dict[str, int]:
     """Return the counts of the default pool, as /proc/meminfo has them."""
-    lines = place.check("grep ^HugePages_ /proc/meminfo").splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    return {name: n for name, n in place.meminfo().items() if name.startswith("HugePages_")}
 
 
 def run(place: Machine, test: Selftest) -> Outcome:
@@ -128,7 +127,7 @@ def on_base(space: Workspace, shared_machine: Boot) -> Callable[[Selftest], Outc
 
     def outcome(test: Selftest) -> Outcome:
         if test not in done:
-            place = shared_machine("base-4k", memory=MEMORY, overlay=kselftest.ensure(space))
+            place = shared_machine("base-4k", smp=2, memory=MEMORY, overlay=kselftest.ensure(space))
             done[test] = run(place, test)
         return done[test]
 
@@ -142,6 +141,7 @@ def test_no_new_failure(space, shared_machine, on_base, test, mode):
     assert base.run.outcome == "pass", base.run.output
     place = shared_machine(
         "patched-4k",
+        smp=2,
         memory=MEMORY,
         overlay=kselftest.ensure(space),
         append=f"hugetlb_free_vmemmap=on hugetlb_vmemmap={mode}",

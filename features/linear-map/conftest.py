@@ -14,12 +14,14 @@ import pytest
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.machine.machine import Machine
+from pagewright.machine.options import DEFAULT_CPU
 
 Boot = Callable[..., Machine]
 
 
-def _checked(build: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Have a debug build check every change of an entry."""
+def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Ask for CPUs with BBM level 2, two of them; have a debug build check every change."""
+    options = {"cpu": DEFAULT_CPU, "smp": 2} | options
     if not build.startswith("debug"):
         return options
     return options | {"append": f"{options.get('append', '')} pgtable_transition_check=on".strip()}
@@ -30,7 +32,7 @@ def blocks(shared_machine: Boot) -> Boot:
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return shared_machine(build, **_checked(build, options))
+        return shared_machine(build, **_completed(build, options))
 
     return factory
 
@@ -40,7 +42,7 @@ def own_blocks(machine: Boot) -> Boot:
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return machine(build, **_checked(build, options))
+        return machine(build, **_completed(build, options))
 
     return factory
 

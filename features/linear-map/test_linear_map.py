@@ -43,8 +43,7 @@ def direct_map(guest: Machine) -> dict[str, int]:
 
 
 def vmstat(guest: Machine) -> dict[str, int]:
-    text = guest.check("grep ^linear_map_ /proc/vmstat")
-    return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+    return {name: n for name, n in guest.vmstat().items() if name.startswith("linear_map_")}
 
 
 def in_pages(guest: Machine) -> bool:
@@ -120,7 +119,7 @@ def test_late_cpu_without_it_is_refused(machine):
 
 
 def test_modules_split_and_are_folded_back(machine):
-    guest = machine(cpu=LEVEL_2, memory="4G", append="linear_map.fold_delay_ms=200")
+    guest = machine(cpu=LEVEL_2, smp=2, memory="4G", append="linear_map.fold_delay_ms=200")
     before = direct_map(guest)
     # Some splits are for good: what is made read-only at the end of boot.
     boots = vmstat(guest)
@@ -140,7 +139,7 @@ def test_modules_split_and_are_folded_back(machine):
 
 def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
     options = "linear_map.fold=0 linear_map.fold_delay_ms=100"
-    guest = machine(cpu=LEVEL_2, append=options)
+    guest = machine(cpu=LEVEL_2, smp=2, append=options)
     before = direct_map(guest)
     guest.check("modprobe dummy && rmmod dummy; sleep 1")
     assert direct_map(guest)["4k"] > before["4k"]
@@ -149,7 +148,7 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
 
 
 def test_tracepoints_tell_of_splits_and_folds(machine):
-    guest = machine(cpu=LEVEL_2, append="linear_map.fold_delay_ms=100")
+    guest = machine(cpu=LEVEL_2, smp=2, append="linear_map.fold_delay_ms=100")
     guest.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")
     guest.check("echo 1 >/sys/kernel/tracing/events/linear_map/enable")
     guest.check("modprobe dummy && rmmod dummy; sleep 1")

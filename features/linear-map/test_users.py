@@ -44,8 +44,7 @@ SPLIT = "linear_map_split_"
 
 def meminfo(place: Machine, prefix: str) -> dict[str, int]:
     """Return the lines of /proc/meminfo that begin so, in KiB."""
-    lines = place.check("cat /proc/meminfo").splitlines()
-    return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(prefix)}
+    return {name: size for name, size in place.meminfo().items() if name.startswith(prefix)}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:
@@ -58,8 +57,7 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
 
 def splits(place: Machine) -> int | None:
     """Return how many leaves were split since boot; None if the kernel does not count."""
-    lines = place.check("cat /proc/vmstat").splitlines()
-    counts = [int(line.split()[1]) for line in lines if line.startswith(SPLIT)]
+    counts = [count for name, count in place.vmstat().items() if name.startswith(SPLIT)]
     return sum(counts) if counts else None
 
 
@@ -218,7 +216,7 @@ def test_plugged_memory_is_in_the_map(own_blocks, hotplug, build):
 @builds
 def test_kexec_jumps_to_a_kernel_that_boots(machine, kernel_overlay, build):
     place = machine(
-        build, cpu=cpu_that_jumps(build), extra_args=NO_ITS, overlay=kernel_overlay(build)
+        build, cpu=cpu_that_jumps(build), smp=2, extra_args=NO_ITS, overlay=kernel_overlay(build)
     )
     first = place.check("cat /proc/sys/kernel/random/boot_id")
     place.start_anew(f"{TESTS}/kexec /boot/Image second-kernel")
@@ -232,6 +230,7 @@ def test_crash_dump_shows_memory_as_it_was(machine, kernel_overlay, build):
     place = machine(
         build,
         cpu=cpu_that_jumps(build),
+        smp=2,
         append="crashkernel=256M",
         extra_args=NO_ITS,
         overlay=kernel_overlay(build),
@@ -256,6 +255,7 @@ def test_hibernation_restores_memory(machine, tmp_path, build):
     place = machine(
         build,
         cpu=cpu_that_jumps(build),
+        smp=2,
         memory="512M",
         append="resume=/dev/vdc hibernate=nocompress",
         extra_args=(
@@ -280,7 +280,7 @@ def test_hibernation_restores_memory(machine, tmp_path, build):
 
 @pytest.mark.full
 def test_debug_pagealloc_works_in_pages(machine):
-    place = machine("debug-4k", append="debug_pagealloc=on")
+    place = machine("debug-4k", smp=2, append="debug_pagealloc=on")
     assert "linear map: pages" in place.check("dmesg | grep 'linear map: '")
     place.check("stress-ng --vm 2 --vm-bytes 100M --vm-ops 50 --fork 2 --fork-ops 50", 300)
     assert place.warnings() == ""

@@ -15,12 +15,13 @@ from pagewright.host import workspace
 from pagewright.kernel import source
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU, MTE
+from pagewright.machine.options import MTE
 from pagewright.results import ktap
 
 SPACE = workspace.find()
 
 NMI = "irqchip.gicv3_pseudo_nmi=1"
+ANY_CPU = None
 # No LSE, no VHE: what is one instruction elsewhere is a loop of exclusive accesses here.
 OLD_CPU = "cortex-a72"
 
@@ -95,24 +96,24 @@ def full(*values: object) -> object:
 @pytest.mark.parametrize(
     ("build", "smp", "cpu", "append"),
     [
-        ("patched-4k", 4, DEFAULT_CPU, NMI),
+        ("patched-4k", 4, ANY_CPU, NMI),
         # This one has counters, and so NMIs.
-        ("tiny-4k-39", 4, DEFAULT_CPU, NMI),
-        full("patched-4k", 1, DEFAULT_CPU, ""),
-        full("patched-4k", 2, DEFAULT_CPU, ""),
-        full("patched-4k", 16, DEFAULT_CPU, NMI),
-        full("patched-4k", 4, DEFAULT_CPU, "percpu_local_map=0"),
-        full("patched-4k", 4, DEFAULT_CPU, "kpti=on"),
-        full("patched-4k", 4, DEFAULT_CPU, f"id_aa64mmfr1.vh=0 {NMI}"),
+        ("tiny-4k-39", 4, ANY_CPU, NMI),
+        full("patched-4k", 1, ANY_CPU, ""),
+        full("patched-4k", 2, ANY_CPU, ""),
+        full("patched-4k", 16, ANY_CPU, NMI),
+        full("patched-4k", 4, ANY_CPU, "percpu_local_map=0"),
+        full("patched-4k", 4, ANY_CPU, "kpti=on"),
+        full("patched-4k", 4, ANY_CPU, f"id_aa64mmfr1.vh=0 {NMI}"),
         full("patched-4k", 4, OLD_CPU, ""),
-        full("base-4k", 4, DEFAULT_CPU, NMI),
+        full("base-4k", 4, ANY_CPU, NMI),
         full("base-4k", 4, OLD_CPU, ""),
-        full("debug-4k", 4, DEFAULT_CPU, NMI),
-        full("debug-4k", 4, DEFAULT_CPU, "percpu_local_map=0"),
-        full("patched-voluntary-4k", 4, DEFAULT_CPU, ""),
-        full("patched-16k", 4, DEFAULT_CPU, ""),
-        full("patched-64k", 4, DEFAULT_CPU, ""),
-        *(full(f"tiny-{name}", 3, DEFAULT_CPU, NMI) for name in MATRIX if name != "4k-39"),
+        full("debug-4k", 4, ANY_CPU, NMI),
+        full("debug-4k", 4, ANY_CPU, "percpu_local_map=0"),
+        full("patched-voluntary-4k", 4, ANY_CPU, ""),
+        full("patched-16k", 4, ANY_CPU, ""),
+        full("patched-64k", 4, ANY_CPU, ""),
+        *(full(f"tiny-{name}", 3, ANY_CPU, NMI) for name in MATRIX if name != "4k-39"),
     ],
 )
 def test_all_at_once(machine, subtests, build, smp, cpu, append):
@@ -132,11 +133,11 @@ def test_all_at_once_with_kasan_tags(machine, subtests, kind):
 @pytest.mark.parametrize(
     ("build", "cpu", "append"),
     [
-        ("patched-4k", DEFAULT_CPU, NMI),
-        full("patched-4k", DEFAULT_CPU, "percpu_local_map=0"),
+        ("patched-4k", ANY_CPU, NMI),
+        full("patched-4k", ANY_CPU, "percpu_local_map=0"),
         full("patched-4k", OLD_CPU, ""),
-        full("base-4k", DEFAULT_CPU, NMI),
-        full("patched-voluntary-4k", DEFAULT_CPU, ""),
+        full("base-4k", ANY_CPU, NMI),
+        full("patched-voluntary-4k", ANY_CPU, ""),
     ],
 )
 def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append):

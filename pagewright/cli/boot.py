@@ -79,7 +79,6 @@ def boot(
     """Boot a build: a console without --run, or one command with it."""
     from pagewright.machine import machine
     from pagewright.machine.inputs import options_for
-    from pagewright.machine.options import DEFAULT_CPU
 
     space = workspace.find()
     options: dict[str, Any] = {
@@ -94,7 +93,7 @@ def boot(
     if accel is Accelerator.KVM:
         options["accel"] = accel.value
     if cpu or accel is Accelerator.TCG:
-        options["cpu"] = cpu or DEFAULT_CPU
+        options["cpu"] = cpu
     if gdb:
         if run is not None:
             raise PagewrightError("--gdb gives a console", "leave --run out")

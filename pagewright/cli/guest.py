@@ -48,7 +48,6 @@ def kunit(
     from pagewright.kernel import source
     from pagewright.machine.inputs import options_for
     from pagewright.machine.machine import boot
-    from pagewright.machine.options import DEFAULT_CPU
     from pagewright.results import ktap
 
     space = workspace.find()
@@ -61,7 +60,7 @@ def kunit(
     options = options_for(
         space,
         build or suites[name],
-        cpu=cpu or DEFAULT_CPU,
+        cpu=cpu,
         smp=smp,
         memory=memory,
         append=f"kunit.enable=1 kunit.filter_glob={suite} {append}".strip(),
@@ -110,7 +109,6 @@ def selftest(
     from pagewright.guest import kselftest
     from pagewright.machine.inputs import options_for
     from pagewright.machine.machine import boot
-    from pagewright.machine.options import DEFAULT_CPU
 
     space = workspace.find()
     ours, kernels = list(guest_programs(space)), list(kernel_selftests(space))
@@ -127,7 +125,7 @@ def selftest(
     options = options_for(
         space,
         build or DEFAULT_BUILD,
-        cpu=cpu or DEFAULT_CPU,
+        cpu=cpu,
         smp=smp,
         memory=memory,
         append=append,

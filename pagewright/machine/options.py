@@ -30,8 +30,9 @@ class MachineOptions:
     Attributes:
         kernel: an arm64 Image.
         rootfs: an ext4 image; the machine works on a snapshot of it.
-        cpu: QEMU's CPU model with its properties.
-        smp: number of CPUs.
+        cpu: QEMU's CPU model with its properties; None if any will do, which is DEFAULT_CPU
+            in QEMU and whatever a place has that is as it is.
+        smp: number of CPUs, at least.
         memory: size of RAM, as QEMU writes it ("1G"); may exceed the host's.
         append: kernel parameters added to the machine's own.
         icount: count instructions: guest time is the number of them executed,
@@ -50,8 +51,8 @@ class MachineOptions:
 
     kernel: Path
     rootfs: Path
-    cpu: str = DEFAULT_CPU
-    smp: int = 2
+    cpu: str | None = None
+    smp: int = 1
     memory: str = "1G"
     append: str = ""
     icount: bool = False
@@ -83,7 +84,7 @@ class MachineOptions:
             raise MachineError(
                 f"virtualization needs CPUs with EL2, which KVM does not give: {use}"
             )
-        if self.cpu not in (DEFAULT_CPU, HOST_CPU):
+        if self.cpu not in (None, HOST_CPU):
             raise MachineError(f"KVM runs the computer's own CPU and not cpu {self.cpu}: {use}")
 
 

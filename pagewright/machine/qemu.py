@@ -11,7 +11,7 @@ from labgrid.util.yaml import dump, load
 
 from pagewright.host.errors import MachineError
 from pagewright.machine import evidence, plugin
-from pagewright.machine.options import HOST_CPU, KVM, MachineOptions
+from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
 
@@ -44,7 +44,7 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
     drivers = place["targets"]["main"]["drivers"]
     drivers["ShellDriver"]["login_timeout"] = boot_timeout
     emulator = drivers["EmulatorDriver"]
-    emulator["cpu"] = HOST_CPU if options.accel == KVM else options.cpu
+    emulator["cpu"] = HOST_CPU if options.accel == KVM else options.cpu or DEFAULT_CPU
     emulator["memory"] = options.memory
     emulator["stderr"] = str(logs / evidence.STDERR)
     words = [emulator["boot_args"], *(_ICOUNT_PARAMETERS if options.icount else ()), options.append]

@@ -33,7 +33,6 @@ def show(
 ) -> None:
     """Show how the kernel maps memory: after boot, with modules loaded, and without again."""
     from pagewright.machine.inputs import options_for
-    from pagewright.machine.options import DEFAULT_CPU
 
     if output:
         leaves_plot.check_suffix(output)
@@ -41,7 +40,7 @@ def show(
     append = " ".join(filter(None, words))
     space = workspace.find()
     record = leaves.record(
-        options_for(space, name, cpu=cpu or DEFAULT_CPU, memory=memory, append=append)
+        options_for(space, name, cpu=cpu, memory=memory, append=append)
     )
     leaves.print_histograms(record, Console())
     if output:
