@@ -31,9 +31,10 @@ def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:
     Raises:
         BuildError: a source is missing or does not compile.
     """
-    folder = space.out / "modules" / built.name
-    overlay = folder / "overlay"
     files = [space.root / source for source in sources]
+    # Each set of modules has its own: another process may boot from one meanwhile.
+    folder = space.out / "modules" / built.name / "+".join(file.stem for file in files)
+    overlay = folder / "overlay"
     for file in files:
         if not file.is_file():
             raise BuildError(f"there is no module source {file}")
