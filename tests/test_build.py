@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from pagewright.host import workspace
-from pagewright.host.errors import PagewrightError
+from pagewright.host import disk, workspace
+from pagewright.host.errors import DiskFullError, PagewrightError
 from pagewright.host.run import run
-from pagewright.kernel import build, recipes
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import build, recipes, source
+from pagewright.kernel.source import Source
 
 SPACE = workspace.find()
 
@@ -75,3 +80,80 @@ def test_every_build_boots(name, machine):
         sizes[part] for part in name.split("-") if part in sizes
     ]
     assert guest.warnings() == ""
+
+
+# --- A source that moves: kernels of one C file -----------------------------------
+
+MAKEFILE = """\
+allnoconfig: ; touch $(O)/.config
+Image: $(O)/main.o ; mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
+$(O)/main.o: main.c ; cp $< $@ && echo '  CC      main.o'
+modules modules_install: ;
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch) -> Workspace:
+    """Make a repository with a base and a patched build, and no feature."""
+    base = tmp_path / "repo" / "base" / "6.12"
+    (base / "config").mkdir(parents=True)
+    (base / "config" / "none.config").touch()
+    (base / "series").touch()
+    (base / "base.toml").write_text(
+        'package = "p"\nknown_good = "6.12.1"\noldest = "6.12.0"\nobjects = 1\n'
+    )
+    builds = "everyday = []\n"
+    for name, features in (("base", "none"), ("patched", "all")):
+        builds += f'[builds.{name}]\npurpose = "p"\nfragments = ["none"]\nfeatures = "{features}"\n'
+    (base / "builds.toml").write_text(builds)
+    monkeypatch.setattr(disk, "free", lambda path: 10**6)
+    return Workspace(tmp_path / "repo", tmp_path / "cache")
+
+
+def made(space: Workspace, name: str, version: str, text: str, monkeypatch) -> Path:
+    """Build a release, whose file is older than all that was ever compiled; return the object."""
+    folder = space.cache / ("the same path" if name == "base" else version)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "Makefile").write_text(MAKEFILE)
+    (folder / "main.c").write_text(text)
+    for file in folder.iterdir():
+        os.utime(file, (10**9, 10**9))
+    monkeypatch.setattr(source, "ensure", lambda space: Source(version, folder))
+    return build.ensure.__wrapped__(space, name).out / "main.o"
+
+
+@pytest.mark.parametrize("name", ["base", "patched"])
+@pytest.mark.parametrize("newer", ["6.12.118-1", "6.12.117-2"])
+def test_no_object_of_another_release_is_left(name, newer, tiny, monkeypatch):
+    old = made(tiny, name, "6.12.117-1", "old", monkeypatch)
+    assert old.read_text() == "old"
+    (old.parent / "gone.o").touch()
+    assert made(tiny, name, newer, "new", monkeypatch).read_text() == "new"
+    assert not (old.parent / "gone.o").exists()
+
+
+@pytest.mark.parametrize("name", ["base", "patched"])
+def test_objects_of_the_same_release_are_kept(name, tiny, monkeypatch):
+    compiled = made(tiny, name, "6.12.117-1", "text", monkeypatch)
+    os.utime(compiled, (2 * 10**9, 2 * 10**9))
+    assert made(tiny, name, "6.12.117-1", "text", monkeypatch).stat().st_mtime == 2 * 10**9
+
+
+def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):
+    out = made(tiny, "patched", "6.12.117-1", "text", monkeypatch).parent
+    assert "edited" not in (out / "fragments.config").read_text()
+    (tiny.tree / "main.c").write_text("mine")
+    compiled = made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
+    assert compiled.read_text() == "mine"
+    assert "edited by hand: main.c\n" in (out / "fragments.config").read_text()
+
+
+def test_space_is_asked_for_before_a_first_build(tiny, monkeypatch):
+    monkeypatch.setattr(disk, "free", lambda path: build.BUILD_MB - 1)
+    with pytest.raises(DiskFullError, match=f"the build base needs {build.BUILD_MB} MB"):
+        made(tiny, "base", "6.12.117-1", "text", monkeypatch)
+    assert not (tiny.out / "base" / ".config").exists()
+    monkeypatch.setattr(disk, "free", lambda path: build.BUILD_MB)
+    made(tiny, "base", "6.12.117-1", "text", monkeypatch)
+    monkeypatch.setattr(disk, "free", lambda path: 0)
+    made(tiny, "base", "6.12.117-1", "text", monkeypatch)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
-from pagewright.host.errors import PagewrightError
+from pagewright.host import disk
+from pagewright.host.errors import DiskFullError, PagewrightError, SourceError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import tree
+from pagewright.kernel.manifest import MANIFEST, Manifest
 from pagewright.kernel.source import Source
 
 MAIN = "".join(f"line {n}\n" for n in range(1, 31))
@@ -250,3 +254,149 @@ def test_tree_of_an_older_source_is_kept_aside(space, pristine):
     (path / "notes.txt").write_text("mine\n")
     tree.assemble(space, Source("6.12.3-1", pristine.path))
     assert (space.out / "tree-6.12.2-1" / "notes.txt").read_text() == "mine\n"
+
+
+def test_only_one_tree_of_an_older_source_is_kept(space, pristine):
+    tree.assemble(space, pristine)
+    for version in ("6.12.3-1", "6.12.4-1"):
+        tree.assemble(space, Source(version, pristine.path))
+    assert [path.name for path in sorted(space.out.glob("tree*"))] == ["tree", "tree-6.12.3-1"]
+
+
+def test_copied_files_are_newer_than_what_was_compiled_before(space, pristine):
+    os.utime(pristine.path / "other.c", (10**9, 10**9))
+    before = time.time() - 1
+    assert (tree.assemble(space, pristine) / "other.c").stat().st_mtime >= before
+
+
+def test_strays_of_a_killed_assembly_are_swept(space, pristine):
+    (space.out / "assemble-killed" / "tree").mkdir(parents=True)
+    tree.assemble(space, pristine)
+    assert sorted(path.name for path in space.out.iterdir()) == [".lock", "tree"]
+
+
+def test_space_is_asked_for_before_the_tree_is_copied(space, pristine, monkeypatch):
+    monkeypatch.setattr(disk, "free", lambda path: 1500)
+    with pytest.raises(DiskFullError, match="the assembled kernel tree needs 1800 MB"):
+        tree.assemble(space, pristine)
+    assert not space.tree.exists()
+
+
+# --- Edits by hand ----------------------------------------------------------------
+
+
+def state(space: Workspace) -> Manifest:
+    """Return the manifest of the assembled tree."""
+    manifest = Manifest.read(space.tree)
+    assert manifest is not None
+    return manifest
+
+
+def test_untouched_tree_is_not_edited(space, pristine, capsys):
+    tree.assemble(space, pristine)
+    tree.assemble(space, pristine)
+    assert state(space).edited == {}
+    assert state(space).key == state(space).inputs
+    assert "edited" not in state(space).describe() + capsys.readouterr().err
+
+
+def test_edits_by_hand_are_named_and_change_the_key(space, pristine, capsys):
+    path = tree.assemble(space, pristine)
+    clean = state(space).key
+    (path / "other.c").write_text("mine\n")
+    # As a program does that unpacks an archive.
+    os.utime(path / "other.c", (10**9, 10**9))
+    (path / "mm" / "more.h").write_text("mine\n")
+    (path / "mm" / ".more.h.swp").write_text("an editor's\n")
+    (path / "notes.txt").write_text("mine\n")
+    for _ in range(2):
+        capsys.readouterr()
+        tree.assemble(space, pristine)
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert said[0].startswith(
+            "edited in the assembled tree and in no hook: mm/more.h, other.c "
+        )
+    assert state(space).describe().endswith(", edited by hand: mm/more.h, other.c")
+    first = state(space).key
+    assert first.startswith(f"{clean}-edited-")
+    (path / "other.c").write_text("mine, too\n")
+    tree.assemble(space, pristine)
+    assert state(space).key not in (clean, first)
+    assert (path / "other.c").read_text() == "mine, too\n"
+
+
+def test_edit_is_still_named_after_another_hook_was_added(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "other.c").write_text("mine\n")
+    add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
+    tree.assemble(space, pristine)
+    assert (path / "other.c").read_text() == "mine\n"
+    assert list(state(space).edited) == ["other.c"]
+
+
+def test_edit_that_is_undone_is_forgotten(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "other.c").write_text("mine\n")
+    tree.assemble(space, pristine)
+    assert list(state(space).edited) == ["other.c"]
+    (path / "other.c").write_text("other\n")
+    tree.assemble(space, pristine)
+    assert state(space).edited == {}
+
+
+def test_unrefreshed_edit_of_a_hooked_file_is_named_until_it_is_refreshed(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 5", "LINE FIVE"))
+    tree.assemble(space, pristine)
+    assert list(state(space).edited) == ["main.c"]
+    tree.refresh(space, pristine)
+    assert state(space).edited == {}
+
+
+def test_file_that_is_gone_is_an_edit(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "other.c").unlink()
+    tree.assemble(space, pristine)
+    assert list(state(space).edited) == ["other.c"]
+
+
+def test_discard_drops_every_edit(space, pristine):
+    path = tree.assemble(space, pristine)
+    before = contents(path)
+    (path / "other.c").write_text("mine\n")
+    (path / "main.c").unlink()
+    (path / "mm" / "more.h").write_text("mine\n")
+    tree.assemble(space, pristine, discard=True)
+    assert state(space).edited == {}
+    after = contents(path)
+    assert {name for name in before | after if before.get(name) != after.get(name)} <= {MANIFEST}
+
+
+def test_link_that_an_editor_made_a_file_is_not_overwritten(space, pristine):
+    path = tree.assemble(space, pristine)
+    link = path / "mm" / "one.c"
+    link.unlink()
+    link.write_text("int mine;\n")
+    tree.assemble(space, pristine)
+    assert list(state(space).edited) == ["mm/one.c"]
+    add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
+    with pytest.raises(SourceError, match=r"no links any more .* mm/one\.c"):
+        tree.assemble(space, pristine)
+    assert link.read_text() == "int mine;\n"
+    tree.assemble(space, pristine, discard=True)
+    assert link.is_symlink()
+
+
+def test_first_hook_of_a_file_does_not_overwrite_an_edit(space, pristine):
+    path = tree.assemble(space, pristine)
+    (path / "other.c").write_text("mine\n")
+    change = "x\n---\n--- a/other.c\n+++ b/other.c\n@@ -1 +1 @@\n-other\n+OTHER\n"
+    add_hook(space, "0002.patch", change)
+    with pytest.raises(SourceError, match=r"a hook would overwrite: other\.c"):
+        tree.assemble(space, pristine)
+    assert (path / "other.c").read_text() == "mine\n"
+    # What the hook makes of the file may have been written by hand.
+    (path / "other.c").write_text("OTHER\n")
+    tree.assemble(space, pristine)
+    assert state(space).edited == {}
