@@ -1,128 +1,440 @@
-"""Figures: parsed as printed, compared as measured, drawn as asked."""
+"""Experiments: what is run, where it is kept, what a killed bench goes on with."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from pagewright.cli import bench as command
+from pagewright.cli.main import app
 from pagewright.host import workspace
-from pagewright.host.errors import PagewrightError
-from pagewright.results import measure, report
-from pagewright.results.measure import Experiment, Figure, Part, Report, Side, Work
+from pagewright.host.errors import MachineError, MeasureError, PagewrightError
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import MachineOptions
+from pagewright.results import experiment as catalogue
+from pagewright.results import measure, report, runners
+from pagewright.results.experiment import Experiment, Part, Quantity, Side, Work
+from pagewright.results.journal import Conditions, Journal, set_aside
+from pagewright.results.measure import Choice
 
 SPACE = workspace.find()
+SIDES = [Side("base", "base-4k"), Side("patched", "patched-4k")]
+THIRD = Side("third", "base-4k", "rodata=on")
 
 
-@pytest.fixture
-def sample() -> Report:
-    sides = [Side("base", "base-4k"), Side("patched", "patched-4k")]
-    figures = [
-        Figure("faults", "ldadd", "faults", {"base": 32768.0, "patched": 16384.0}),
-        Figure("faults", "none", "faults", {"base": 0.0, "patched": 5.0}),
-        Figure("cost", "ldadd", "instructions", {"base": 12.345, "patched": 12.345}),
+# --- Experiments ------------------------------------------------------------------
+
+
+CONDITIONS = Conditions("6.12.1-1", "key", "image", "QEMU 10", "guest", "work")
+
+
+@dataclass
+class Faked:
+    """A runner whose values depend on what is run alone; it can die after some runs."""
+
+    place: str = ""
+    dies_after: int = 1000
+    conditions_of: Conditions = CONDITIONS
+    done: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def left_out(self, part, side):
+        """Leave nothing out."""
+        return ""
+
+    def conditions(self, part, side, works):
+        """Tell a side by its build, and works by their number."""
+        return replace(self.conditions_of, image=f"{side.build}", work=f"{part.name}{len(works)}")
+
+    def packages(self):
+        """Return one package."""
+        return {"busybox": "1.37"}
+
+    def run(self, what, part, side, run):
+        """Make up values, or die."""
+        if len(self.done) == self.dies_after:
+            raise MachineError("killed")
+        self.done.append((part.name, side.label, run))
+        slow = 0 if side.label == "patched" else 100
+        return {
+            work.name: [
+                {"n": f"{1000 + slow + 7 * run * run + turn}", "text": "x"}
+                for turn in range(work.rounds)
+            ]
+            for work in part.works_of(run)
+        }
+
+
+def quantities(side, work, values):
+    yield Quantity("counts", work, "units", int(values["n"]))
+
+
+def parts(quick):
+    works = [Work("often", "true", rounds=3), Work("seldom", "true", runs=2)]
+    return [
+        Part("first", {"smp": 2}, works, runs=1 if quick else 4),
+        Part("second", {}, [Work("own", "true")], (THIRD,)),
+        Part("third", {}, [Work("more", "true")], also=(THIRD,)),
     ]
-    return Report("x", "y", "A <title>", "abc", "6.12.1", "QEMU 10", "smp=1", sides, figures)
 
 
-def test_values_are_the_key_value_lines():
-    assert measure.parse_values("a=1\nnoise\nb = x=y\n") == {"a": "1", "b": "x=y"}
+EXPERIMENT = Experiment("x", "linear-map", "A title", parts, quantities, columns=("base", "third"))
 
 
-def test_median_of_each_number_counts():
-    runs = [{"a": "3", "k": "x"}, {"a": "10", "k": "y"}, {"a": "4", "k": "z"}]
-    assert measure.medians(runs) == {"a": "4", "k": "z"}
+def table(report_):
+    console = Console(record=True, width=200, file=io.StringIO())
+    report.print_tables(report_, console)
+    return re.sub(r"commit \S+", "commit", console.export_text())
 
 
-def test_table_shows_both_sides_and_the_change(sample):
-    console = Console(record=True, width=120)
-    report.print_tables(sample, console)
-    text = console.export_text()
-    assert "32,768" in text
-    assert "16,384" in text
-    assert "-50.0 %" in text
-    assert "12.35" in text or "12.34" in text
-    assert "pagewright bench x" in text
+def run(runner, choice=Choice(), journal=None):  # noqa: B008
+    return measure.measure(SPACE, EXPERIMENT, SIDES, choice, journal, runner)
 
 
-def test_change_from_nothing_is_not_a_percentage(sample):
-    assert report.change(sample.figures[1], ["base", "patched"]) == ""
-    assert report.change(sample.figures[2], ["base", "patched"]) == "="
+def test_sides_of_a_part_take_turns_and_works_are_left_out_of_late_runs():
+    runner = Faked()
+    made = run(runner)
+    first = [("first", side, number) for number in (1, 2, 3, 4) for side in ("base", "patched")]
+    third = [("third", side, 1) for side in ("base", "patched", "third")]
+    assert runner.done == [*first, ("second", "third", 1), *third]
+    runs = {
+        figure.name: {side: len(r) for side, r in figure.runs.items()} for figure in made.figures
+    }
+    assert runs["often"] == {"base": 4, "patched": 4}
+    assert runs["seldom"] == {"base": 2, "patched": 2}
+    assert list(runs["more"]) == ["base", "third", "patched"]
 
 
-def test_json_holds_what_is_needed_to_repeat(sample):
-    data = json.loads(sample.to_json())
-    assert data["commit"] == "abc"
-    assert data["emulator"] == "QEMU 10"
-    assert [side["build"] for side in data["sides"]] == ["base-4k", "patched-4k"]
-    assert data["figures"][0]["values"] == {"base": 32768.0, "patched": 16384.0}
+def test_only_what_is_asked_for_is_run():
+    runner = Faked()
+    run(runner, Choice(parts=["first", "third"], sides=["patched"], runs=2))
+    assert runner.done == [
+        ("first", "patched", 1),
+        ("first", "patched", 2),
+        *[("third", "patched", n) for n in (1, 2)],
+    ]
+    runner = Faked()
+    run(runner, Choice(quick=True, only_compared=True))
+    assert [part for part, _, _ in runner.done] == ["first", "first", "third", "third"]
+    assert "third" not in [side for _, side, _ in runner.done]
 
 
-def test_html_is_complete_and_escaped(sample):
-    page = report.to_html(sample)
-    assert "A &lt;title&gt;" in page
-    assert page.count("<svg") == 2
-    assert not re.search(r"<(script|link|img)\b|@import", page)
-
-
-def test_plot_draws_the_selection_and_the_same_twice(sample):
-    assert report.plot(sample, "^faults: ldadd") == report.plot(sample, "^faults: ldadd")
-    with pytest.raises(PagewrightError, match="one unit"):
-        report.plot(sample, "ldadd")
-    with pytest.raises(PagewrightError, match="0 figures"):
-        report.plot(sample, "nothing")
-
-
-def test_tables_have_columns_of_their_own(sample):
-    sample.figures.append(Figure("other", "x", "kB", {"base": 4.0, "third": 3.0, "patched": 2.0}))
-    console = Console(record=True, width=120)
-    report.print_tables(sample, console)
-    first, other = console.export_text().split("other")
-    assert "third" not in first
-    assert "third" in other
-    assert report.to_html(sample).count("third") == 2
-    with pytest.raises(PagewrightError, match="same sides"):
-        report.plot(replace(sample, figures=[sample.figures[0], sample.figures[-1]]), "")
-
-
-@pytest.mark.parametrize("only_these", [False, True])
-def test_parts_run_on_their_own_sides_or_on_those_asked_for(monkeypatch, only_these):
-    ran = []
-
-    def run(space, what, part, side):
-        ran.append((side.label, part.works[0].name))
-        return {work.name: {"n": "1"} for work in part.works}
-
-    monkeypatch.setattr(measure, "_run", run)
-    one, two = Work("one", "true"), Work("two", "true")
-    third = Side("third", "base-4k", "rodata=on")
-    parts = [Part({}, [one]), Part({"memory": "2G"}, [one, two], (third,))]
-    seen = {}
-    experiment = Experiment("x", "y", "z", lambda quick: parts, lambda v: seen.update(v) or [])
-    sides = [Side("a", "base-4k"), Side("b", "base-4k")]
-    made = measure.measure(SPACE, experiment, sides, quick=True, only_these=only_these)
-    own = [] if only_these else [("third", "one")]
-    assert ran == [("a", "one"), ("b", "one"), *own]
-    assert [side.label for side in made.sides] == [label for label, _ in ran]
-    assert list(seen["b"]) == ["one"]
-    assert only_these or list(seen["third"]) == ["one", "two"]
+@pytest.mark.parametrize(
+    ("choice", "what", "todo"),
+    [
+        (Choice(parts=["fourth"]), "no part 'fourth' in x", "first; second; third"),
+        (
+            Choice(quick=True, sides=["off"]),
+            "no side 'off' in x with --quick",
+            "base; patched; third",
+        ),
+        (Choice(parts=["second"], sides=["base"]), "base", "second: third"),
+    ],
+)
+def test_an_unknown_part_or_side_lists_what_there_is(choice, what, todo):
+    with pytest.raises(MeasureError, match=what) as error:
+        run(Faked(), choice)
+    assert todo in error.value.todo
+    assert "\n" not in error.value.what + error.value.todo
 
 
 def test_every_experiment_loads_and_names_its_feature():
-    names = measure.experiments(SPACE)
+    names = catalogue.experiments(SPACE)
     assert names
     for name in names:
-        experiment = measure.load(SPACE, name)
+        experiment = catalogue.load(SPACE, name)
         assert experiment.name == name
         assert SPACE.feature(experiment.feature)
-        quick, whole = ([w for p in experiment.parts(q) for w in p.works] for q in (True, False))
-        assert len(quick) <= len(whole)
+        for quick in (True, False):
+            named = [part.name for part in experiment.parts(quick)]
+            assert len(set(named)) == len(named)
+            assert all(re.fullmatch(r"[\w-]+", part) for part in named)
+        sizes = [
+            len(measure.plan(experiment, SIDES, Choice(quick=quick))) for quick in (True, False)
+        ]
+        assert sizes[0] <= sizes[1]
 
 
 def test_unknown_experiment_lists_the_known_ones():
     with pytest.raises(PagewrightError, match="no experiment") as error:
-        measure.load(SPACE, "no-such-thing")
+        catalogue.load(SPACE, "no-such-thing")
     assert "atomic-populate" in error.value.todo
+
+
+def test_works_take_turns_in_their_rounds():
+    class Guest:
+        ran = ()
+        complaint = ""
+
+        def check(self, text, timeout):
+            self.ran = (*self.ran, text)
+            return f"n={len(self.ran)}\nnoise\nk = x=y"
+
+        def warnings(self):
+            return self.complaint
+
+    guest = Guest()
+    works = [Work("a", "do a", rounds=3), Work("b", "do b")]
+    printed = runners.execute(guest, "what", works)
+    assert guest.ran == ("do a", "do b", "do a", "do a")
+    assert [values["n"] for values in printed["a"]] == ["1", "3", "4"]
+    assert printed["b"] == [{"n": "2", "k": "x=y"}]
+    guest.complaint = "a splat"
+    with pytest.raises(MeasureError, match="complained"):
+        runners.execute(guest, "what", works)
+
+
+# --- The file of a bench ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies_after", [0, 1, 5, 11])
+@pytest.mark.parametrize("torn", ["", '{"experiment": "x", "par'])
+def test_a_bench_that_was_killed_goes_on_and_prints_the_same_table(tmp_path, dies_after, torn):
+    whole = table(run(Faked(), journal=Journal(tmp_path / "whole.jsonl")))
+    file = tmp_path / "x.jsonl"
+    with pytest.raises(MachineError):
+        run(Faked(dies_after=dies_after), journal=Journal(file))
+    with file.open("a") as end:
+        end.write(torn)
+    rest = Faked()
+    assert table(run(rest, journal=Journal(file))) == whole
+    assert len(rest.done) == 12 - dies_after
+    times = r'"(time|commit)": "[^"]*"'
+    ours, theirs = (
+        re.sub(times, "", (tmp_path / name).read_text()) for name in ("x.jsonl", "whole.jsonl")
+    )
+    assert ours == theirs
+    assert table(measure.shown(EXPERIMENT, file, SIDES, Choice())).startswith(
+        whole[: whole.index("`pagewright")]
+    )
+
+
+@pytest.mark.parametrize("changed", ["kernel", "tree", "emulator", "guest", "place"])
+def test_runs_under_other_conditions_are_repeated(tmp_path, changed):
+    file = tmp_path / "x.jsonl"
+    first = Faked()
+    run(first, journal=Journal(file))
+    conditions = replace(first.conditions_of, **{changed: "other"})
+    second = Faked(conditions_of=conditions)
+    run(second, journal=Journal(file))
+    assert second.done == first.done
+    third = Faked(conditions_of=conditions)
+    run(third, journal=Journal(file))
+    assert third.done == []
+
+
+def test_quick_runs_are_none_of_the_full_ones(tmp_path):
+    file = tmp_path / "x.jsonl"
+    run(Faked(), Choice(quick=True), Journal(file))
+    full = Faked()
+    run(full, Choice(), Journal(file))
+    assert len(full.done) == 12
+    # What was asked for last is what is shown.
+    assert not measure.shown(EXPERIMENT, file, SIDES, Choice()).quick
+
+
+def test_the_file_has_each_round_and_what_it_was_measured_on(tmp_path):
+    file = tmp_path / "x.jsonl"
+    run(Faked(), Choice(parts=["first"], runs=1), Journal(file))
+    guest, *entries = map(json.loads, file.read_text().splitlines())
+    assert guest == {"guest": "guest", "packages": {"busybox": "1.37"}}
+    assert [entry["side"]["label"] for entry in entries] == ["base", "patched"]
+    assert [values["n"] for values in entries[0]["works"]["often"]] == ["1107", "1108", "1109"]
+    assert entries[0]["conditions"]["tree"] == "key"
+    assert entries[0]["options"] == {"smp": 2}
+    assert (entries[0]["run"], entries[0]["quick"]) == (1, False)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]+\+00:00", entries[0]["time"])
+
+
+def test_a_line_that_is_no_run_is_an_error_that_names_it(tmp_path):
+    file = tmp_path / "x.jsonl"
+    run(Faked(), Choice(parts=["second"]), Journal(file))
+    file.write_text(file.read_text() + "{}\n")
+    with pytest.raises(MeasureError, match=r"line 3 of .*x\.jsonl"):
+        Journal(file)
+
+
+def test_the_file_of_an_earlier_bench_is_kept(tmp_path):
+    file = tmp_path / "x.jsonl"
+    assert set_aside(file) is None
+    for text in ("one\n", "two\n"):
+        file.write_text(text)
+        set_aside(file)
+    assert not file.exists()
+    assert (tmp_path / "x.1.jsonl").read_text() == "one\n"
+    assert (tmp_path / "x.2.jsonl").read_text() == "two\n"
+
+
+# --- The command --------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    """Call `pagewright bench` with a runner; the space and the experiment are ours."""
+    monkeypatch.setattr(command.workspace, "find", lambda: replace(SPACE, root=tmp_path))
+    monkeypatch.setattr(catalogue, "load", lambda space, name: EXPERIMENT)
+
+    def call(runner, *words):
+        monkeypatch.setattr(runners, "Emulator", lambda space: runner)
+        result = CliRunner().invoke(app, ["bench", *words])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return re.sub(r"commit \S+", "commit", result.output)
+
+    return call
+
+
+def test_the_command_resumes_only_if_told_to(bench, tmp_path):
+    folder = tmp_path / "out" / SPACE.version / "bench"
+    with pytest.raises(MachineError) as error:
+        bench(Faked(dies_after=5), "x")
+    assert "bench x --resume" in error.value.todo
+    killed = (folder / "x.jsonl").read_text()
+    rest = Faked()
+    resumed = bench(rest, "x", "--resume")
+    assert len(rest.done) == 12 - 5
+    anew = Faked()
+    whole = bench(anew, "x")
+    assert len(anew.done) == 12
+    assert resumed.split("│", 1)[1:] == whole.split("│", 1)[1:]
+    assert (folder / "x.1.jsonl").read_text().startswith(killed)
+    shown = bench(Faked(dies_after=0), "x", "--show")
+    assert shown.split("commit")[0].split("│", 1)[1] in whole
+
+
+def test_a_wrong_part_leaves_the_file_where_it_is(bench, tmp_path):
+    bench(Faked(), "x", "--part", "second")
+    with pytest.raises(MeasureError, match="no part 'nonsense'"):
+        bench(Faked(), "x", "--part", "nonsense")
+    assert [f.name for f in (tmp_path / "out" / SPACE.version / "bench").glob("*.jsonl")] == [
+        "x.jsonl"
+    ]
+
+
+def test_list_tells_parts_sides_and_boots():
+    text = CliRunner().invoke(app, ["bench", "list"]).output
+    assert "atomic-populate (atomic-write-fault): What the first touch" in text
+    assert "--part populate: base; patched\n" in text
+    assert "without; off; patched (13 runs) | with --quick: base; patched" in text
+    assert "100 boots, 5 with --quick" in text
+
+
+# --- Places ---------------------------------------------------------------------------
+
+
+class Board(Machine):
+    """A place with two CPUs and 1 GiB of memory."""
+
+    def __init__(self, build=""):
+        """Run a build."""
+        self.build = build
+        self.fixed = True
+        self.ran = []
+
+    def check(self, command, timeout=60):
+        """Answer as a board."""
+        self.ran.append(command)
+        known = {
+            "uname -r -v": "6.12.1 #1",
+            "nproc": "2",
+            "cat /proc/meminfo": "MemTotal: 1000000 kB",
+            "cat /proc/cmdline": "root=/dev/vda rodata=on",
+        }
+        return known.get(command, "n=5")
+
+    def warnings(self):
+        """Return none."""
+        return ""
+
+
+def test_a_place_runs_what_it_can_and_the_rest_is_named(capfd, tmp_path):
+    works = [Work("w", "work")]
+    some = [
+        Part("can", {"smp": 2}, works, also=(Side("fixed", "patched-4k", "rodata=on"),)),
+        Part("counts", {"icount": True, "count": True}, works),
+        Part("module", {"modules_from": ("x.c",)}, works),
+        Part("large", {"memory": "64G", "smp": 8}, works),
+        Part("off", {}, works, (Side("off", "patched-4k", "feature=0"),)),
+    ]
+    experiment = replace(EXPERIMENT, parts=lambda quick: some)
+    board = Board()
+    file = tmp_path / "x.jsonl"
+    where = runners.Place("shelf", board)
+    made = measure.measure(SPACE, experiment, SIDES, Choice(runs=2), Journal(file), where)
+    said = capfd.readouterr().err
+    for line in (
+        "can, base: the place runs patched-4k, not base-4k",
+        "counts, patched: the place does not have count, icount=True",
+        "module, patched: the place does not have modules_from",
+        "large, patched: the place does not have smp=8, memory=64G",
+        "off, off: the place does not have append=feature=0",
+    ):
+        assert said.count(f"left out: x, {line}\n") == 1, line
+    assert board.ran.count("work") == 4
+    assert [figure.runs for figure in made.figures] == [{"patched": [5, 5], "fixed": [5, 5]}]
+    assert "the place shelf" in report.origin(made)
+    entries = Journal(file).entries
+    assert {entry.conditions.place for entry in entries} == {"shelf"}
+    assert {entry.conditions.kernel for entry in entries} == {"6.12.1 #1"}
+    with pytest.raises(MeasureError, match="nothing of x"):
+        measure.measure(SPACE, experiment, SIDES, Choice(parts=["off"]), None, where)
+    other = runners.Place("shelf", Board("base-4k"))
+    assert "runs base-4k" in other.left_out(some[0], SIDES[1])
+
+
+def test_the_place_of_an_environment_is_connected_to(monkeypatch, tmp_path):
+    seen = []
+
+    class Connected:
+        def __init__(self, options, env):
+            seen.append((options, env))
+
+        def __enter__(self):
+            return Board()
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(runners, "boot", Connected)
+    env = tmp_path / "board.yaml"
+    with runners.runner(SPACE, env) as where:
+        assert where.place == "board"
+    assert seen == [(MachineOptions(runners.Path(), runners.Path()), env)]
+
+
+# --- What tables say of their origin ---------------------------------------------------
+
+
+def test_the_line_below_says_quick_and_what_prints_it():
+    assert "quick" not in report.origin(run(Faked(), Choice(parts=["first"])))
+    made = run(Faked(), Choice(quick=True, parts=["first"]))
+    assert report.origin(made).startswith("quick: ")
+    assert "`pagewright bench x --quick --part first` prints" in report.origin(made)
+    shown = Choice(sides=["voluntary, patched"], runs=3).command(EXPERIMENT)
+    assert shown == "pagewright bench x --side 'voluntary, patched' --runs 3"
+
+
+def test_off_and_on_names_the_command_that_prints_it(monkeypatch):
+    monkeypatch.setattr(measure, "experiments", lambda space: ["x"])
+    monkeypatch.setattr(measure, "load", lambda space, name: EXPERIMENT)
+    runner = Faked()
+    monkeypatch.setattr(measure, "Emulator", lambda space: runner)
+    seen = []
+    (made,) = measure.quick_off_and_on(SPACE, "pagewright demo", seen.append)
+    assert seen == [made]
+    assert [side.label for side in made.sides] == ["off", "on"]
+    assert "`pagewright demo` prints" in report.origin(made)
+    assert "quick: " in report.origin(made)
+
+
+def test_values_that_figures_cannot_be_made_of_are_an_error_with_all_of_them():
+    runner = Faked()
+    runner.run = lambda what, part, side, run: {"w": [{"other": "7"}]}
+    with pytest.raises(MeasureError, match="w on base did not print") as error:
+        run(runner)
+    assert "'other': '7'" in error.value.details

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="counts ins
 def test_quick_experiment_shows_what_the_feature_changes(subtests):
     experiment = measure.load(SPACE, "atomic-populate")
     sides = measure.off_and_on([SPACE.feature(experiment.feature)])
-    report = measure.measure(SPACE, experiment, sides, quick=True)
+    report = measure.measure(SPACE, experiment, sides, measure.Choice(quick=True))
     values = {(f.group, f.name): (f.values["off"], f.values["on"]) for f in report.figures}
     for kind in ("ldxr", "ldadd"):
         with subtests.test(kind=kind):

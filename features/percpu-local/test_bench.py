@@ -21,7 +21,9 @@ pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="counts ins
 def figures():
     """The quick experiment's values, by group and name of the figure and then by side."""
     experiment = measure.load(SPACE, "percpu-local")
-    report = measure.measure(SPACE, experiment, measure.base_and_patched(), quick=True)
+    report = measure.measure(
+        SPACE, experiment, measure.base_and_patched(), measure.Choice(quick=True)
+    )
     return {(figure.group, figure.name): figure.values for figure in report.figures}
 
 

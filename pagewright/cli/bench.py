@@ -1,27 +1,71 @@
-"""Commands that measure: bench, demo."""
+"""The command bench: measure experiments, keep the runs, print the figures."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
+from pagewright.host.lock import lock
 from pagewright.host.progress import say
+from pagewright.host.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pagewright.results.experiment import Experiment
+    from pagewright.results.figures import Report
+    from pagewright.results.journal import Journal
+    from pagewright.results.plan import Choice, Run
+
+# In place of an experiment's name.
+LIST = "list"
 
 
 def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (bench, demo):
-        app.command()(command)
+    """Add the command."""
+    app.command()(bench)
 
 
 def bench(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="an experiment; all of them without")
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help=f"an experiment, or `{LIST}` to see what there is; all of them without",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="small sizes, and without the long runs")
+    ] = False,
+    part: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="this part only (may be repeated)")
+    ] = None,
+    side: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="this side only (may be repeated)")
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="run each part so often, in boots of their own"),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="do not repeat runs that are in the file already")
+    ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="print the tables of the file; run nothing")
+    ] = False,
+    lg_env: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="run what can be run on the place of a labgrid environment",
+        ),
     ] = None,
     json: Annotated[
         Path | None, typer.Option(metavar="FILE", help="also write the figures as JSON")
@@ -35,17 +79,31 @@ def bench(
     select: Annotated[
         str, typer.Option(metavar="REGEX", help='which figures --svg draws, by "group: name"')
     ] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="leave out the long runs")] = False,
 ) -> None:
-    """Measure an experiment of a feature, as a rule on the base and on the patched kernel."""
-    from pagewright.results import measure, report
+    """Measure an experiment of a feature, as a rule on the base and on the patched kernel.
 
-    if not name and (json or html or svg):
-        raise PagewrightError("a file is written for one experiment", "give its name, too")
+    Every run is added to out/6.12/bench/NAME.jsonl as it ends; an earlier file is renamed.
+    """
+    from pagewright.results import experiment as catalogue
+    from pagewright.results import report
+    from pagewright.results.plan import Choice
+
     space = workspace.find()
-    for one in [name] if name else measure.experiments(space):
-        experiment = measure.load(space, one)
-        figures = measure.measure(space, experiment, measure.base_and_patched(), quick)
+    if name == LIST:
+        _list(space)
+        return
+    if not name and (json or html or svg or part or side):
+        raise PagewrightError("files, parts and sides are of one experiment", "give its name, too")
+    if show and (resume or lg_env):
+        raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
+    names = [name] if name else catalogue.experiments(space)
+    choice = Choice(quick, part or (), side or (), runs or 0)
+    for experiment in [catalogue.load(space, one) for one in names]:
+        file = space.out / "bench" / f"{experiment.name}.jsonl"
+        if show:
+            figures = _show(experiment, file, choice)
+        else:
+            figures = _measure(space, experiment, file, choice, resume, lg_env)
         report.print_tables(figures, Console())
         if json:
             json.write_text(figures.to_json())
@@ -55,17 +113,79 @@ def bench(
             svg.write_text(report.plot(figures, select))
 
 
-def demo() -> None:
-    """Boot with every feature switched off, then on, and print what each changes."""
-    from pagewright.results import measure, report
+def _show(experiment: Experiment, file: Path, choice: Choice) -> Report:
+    from pagewright.results import measure
 
-    space = workspace.find()
-    features = space.features()
-    for name in measure.experiments(space):
-        experiment = measure.load(space, name)
-        if all(part.sides for part in experiment.parts(True)):
-            continue
-        sides = measure.off_and_on(features)
-        figures = measure.measure(space, experiment, sides, quick=True, only_these=True)
-        say(f"\n{space.feature(experiment.feature).summary}.")
-        report.print_tables(figures, Console())
+    return measure.shown(experiment, file, measure.base_and_patched(), choice)
+
+
+def _measure(
+    space: Workspace,
+    experiment: Experiment,
+    file: Path,
+    choice: Choice,
+    resume: bool,
+    lg_env: Path | None,
+) -> Report:
+    """Measure an experiment and keep its runs in a file."""
+    from pagewright.results import measure
+    from pagewright.results.runners import runner
+
+    sides = measure.base_and_patched()
+    # What cannot be had is said before the file of the last bench is renamed.
+    measure.plan(experiment, sides, choice)
+    with runner(space, lg_env) as where, _journal(experiment, file, resume) as journal:
+        return measure.measure(space, experiment, sides, choice, journal, where)
+
+
+@contextmanager
+def _journal(experiment: Experiment, file: Path, resume: bool) -> Iterator[Journal]:
+    """Open the file of an experiment; if it is cut short by an error, say how to go on."""
+    from pagewright.results.journal import Journal, set_aside
+
+    with lock(file.parent, "the files of the benches"):
+        if not resume and (aside := set_aside(file)):
+            say(f"the runs of an earlier bench are now in {aside}; --resume goes on with them")
+        journal = Journal(file)
+        before = len(journal.entries)
+        try:
+            yield journal
+        except PagewrightError as error:
+            if len(journal.entries) > before:
+                error.todo = error.todo or (
+                    f"the runs so far are in {file}; "
+                    f"`pagewright bench {experiment.name} --resume` goes on with them"
+                )
+            raise
+
+
+def _list(space: Workspace) -> None:
+    """Print every experiment with its parts, their sides, and how many boots they take."""
+    from pagewright.results import experiment as catalogue
+    from pagewright.results import measure
+
+    sides = measure.base_and_patched()
+    for experiment in [catalogue.load(space, name) for name in catalogue.experiments(space)]:
+        full, quick = (
+            measure.plan(experiment, sides, measure.Choice(quick=wanted))
+            for wanted in (False, True)
+        )
+        print(f"{experiment.name} ({experiment.feature}): {experiment.title}")
+        print(f"    {len(full)} boots, {len(quick)} with --quick")
+        in_full, when_quick = (_sides_of_parts(runs) for runs in (full, quick))
+        for part in {**in_full, **when_quick}:
+            texts = [in_full.get(part, "not in full")]
+            if when_quick.get(part) != in_full.get(part):
+                texts.append(f"with --quick: {when_quick.get(part, 'left out')}")
+            print(f"    --part {part}: {' | '.join(texts)}")
+
+
+def _sides_of_parts(runs: Sequence[Run]) -> dict[str, str]:
+    """Return the sides of each part, and how often it is run, as text."""
+    texts = {}
+    for name in dict.fromkeys(run.part.name for run in runs):
+        of_part = [run for run in runs if run.part.name == name]
+        labels = "; ".join(dict.fromkeys(run.side.label for run in of_part))
+        total = of_part[0].total
+        texts[name] = f"{labels} ({total} runs)" if total > 1 else labels
+    return texts

@@ -5,54 +5,117 @@ from __future__ import annotations
 import html
 import io
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from rich.console import Console
 from rich.table import Table
 
 from pagewright.host.errors import MeasureError
-from pagewright.results.measure import Figure, Report
+from pagewright.results.figures import Figure, Report
+from pagewright.results.statistics import difference
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table as text: what the terminal and the page of HTML show.
+
+    Attributes:
+        title: the group of its figures.
+        heads: the heads of its columns; the first two have words, the others numbers.
+        rows: a cell for each column.
+        figures: what the rows were made of.
+    """
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    figures: list[Figure]
 
 
 def number(value: float) -> str:
     """Write a number with thousands grouped, and decimals only where they count."""
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.2f}"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.2f}"
 
 
-def change(figure: Figure, labels: list[str]) -> str:
-    """Say how the last side compares with the first."""
-    first, last = (figure.values[label] for label in (labels[0], labels[-1]))
-    if first == last:
+def change(runs: Sequence[float], reference: Sequence[float]) -> str:
+    """Say how a side differs from another one: absolute, and in percent.
+
+    Both have the standard error of the difference of the means behind a ± if there is more
+    than one run of each side.
+    """
+    found = difference(runs, reference)
+    if not found.absolute and not found.error:
         return "="
-    return f"{(last / first - 1) * 100:+.1f} %" if first else ""
+    # Spaces at which a narrow terminal must not break a line.
+    error = (
+        "" if found.error is None else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{number(found.error)}"
+    )
+    sign = "+" if found.absolute >= 0 else ""
+    text = f"{sign}{number(found.absolute)}{error}"
+    if found.percent is None:
+        return text
+    error = (
+        ""
+        if found.percent_error is None
+        else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{found.percent_error:.1f}"
+    )
+    return f"{text} ({found.percent:+.1f}{error}\N{NO-BREAK SPACE}%)"
 
 
-def rows(report: Report) -> list[tuple[str, list[Figure]]]:
-    """Return the figures by group, in the order they were made."""
-    return [(name, list(figures)) for name, figures in groupby(report.figures, lambda f: f.group)]
+def sheets(report: Report) -> list[Sheet]:
+    """Return the figures as tables, in the order in which they were made."""
+    return [
+        _sheet(report, group, list(figures))
+        for group, figures in groupby(report.figures, lambda figure: figure.group)
+    ]
+
+
+def _sheet(report: Report, group: str, figures: list[Figure]) -> Sheet:
+    labels = _labels(report, figures)
+    reference = report.yardstick if report.yardstick in labels else labels[0]
+    others = [label for label in labels if label != reference]
+    several = any(len(runs) > 1 for figure in figures for runs in figure.runs.values())
+    rows = []
+    for figure in figures:
+        row = [figure.name, figure.unit]
+        row += [number(figure.values[label]) if label in figure.runs else "" for label in labels]
+        for label in others:
+            there = label in figure.runs and reference in figure.runs
+            row.append(change(figure.runs[label], figure.runs[reference]) if there else "")
+        if several:
+            row.append(", ".join(str(len(figure.runs.get(label, ()))) for label in labels))
+        rows.append(row)
+    heads = ["", "unit", *labels, *(f"{label} - {reference}" for label in others)]
+    return Sheet(group, [*heads, *(["runs"] if several else [])], rows, figures)
+
+
+def _labels(report: Report, figures: list[Figure]) -> list[str]:
+    """Return the labels of the sides that some figures have, in the report's order."""
+    return [
+        side.label for side in report.sides if any(side.label in figure.runs for figure in figures)
+    ]
 
 
 def origin(report: Report) -> str:
-    """Say what the figures were measured on."""
+    """Say what the figures were measured on, and what prints them."""
+    size = "quick: small sizes and few runs, " if report.quick else ""
     return (
-        f"linux {report.kernel}, {report.emulator} ({report.machine}), commit {report.commit}; "
-        f"`pagewright bench {report.experiment}` prints these figures"
+        f"{size}linux {report.kernel}, {report.emulator} ({report.machine}), commit "
+        f"{report.commit}; `{report.command}` prints these figures"
     )
 
 
 def print_tables(report: Report, console: Console) -> None:
     """Print a report as tables."""
-    for group, figures in rows(report):
-        labels = list(figures[0].values)
-        table = Table(title=f"{report.feature}: {group}", title_justify="left", title_style="bold")
-        table.add_column("")
-        table.add_column("unit")
-        for label in labels:
-            table.add_column(label, justify="right")
-        table.add_column("change", justify="right")
-        for figure in figures:
-            values = [number(figure.values[label]) for label in labels]
-            table.add_row(figure.name, figure.unit, *values, change(figure, labels))
+    for sheet in sheets(report):
+        title = f"{report.feature}: {sheet.title}"
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for index, head in enumerate(sheet.heads):
+            table.add_column(head, justify="left" if index < 2 else "right")
+        for row in sheet.rows:
+            table.add_row(*row)
         console.print(table)
     console.print(origin(report), highlight=False, soft_wrap=True)
 
@@ -82,11 +145,11 @@ def _plot(figures: list[Figure]) -> str:
     from matplotlib import pyplot
 
     picture, axes = pyplot.subplots(figsize=(8, 0.5 + 0.35 * len(figures)))
-    labels = list(figures[0].values)
+    labels = list(dict.fromkeys(label for figure in figures for label in figure.values))
     width = 0.8 / len(labels)
     for index, label in enumerate(labels):
         offsets = [row + index * width for row in range(len(figures))]
-        axes.barh(offsets, [f.values[label] for f in figures], height=width, label=label)
+        axes.barh(offsets, [f.values.get(label, 0) for f in figures], height=width, label=label)
     axes.set_yticks([row + 0.4 - width / 2 for row in range(len(figures))])
     axes.set_yticklabels([f.name for f in figures])
     axes.set_xlabel(figures[0].unit)
@@ -102,22 +165,38 @@ def _plot(figures: list[Figure]) -> str:
 
 def to_html(report: Report) -> str:
     """Return a report as a page of HTML, complete in itself."""
+    return page(report.title, "", report)
+
+
+def page(title: str, intro: str, *reports: Report) -> str:
+    """Return a page of HTML, complete in itself, with the tables and plots of some reports.
+
+    Args:
+        title: its title.
+        intro: HTML that stands above the tables.
+        reports: what is shown.
+    """
     parts = [
         "<!doctype html><meta charset=utf-8>",
-        f"<title>{html.escape(report.title)}</title>",
+        f"<title>{html.escape(title)}</title>",
         "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}"
         "td,th{padding:.2em .8em;text-align:right}td:first-child{text-align:left}</style>",
-        f"<h1>{html.escape(report.title)}</h1><p>{html.escape(origin(report))}</p>",
+        f"<h1>{html.escape(title)}</h1>{intro}",
     ]
-    for group, figures in rows(report):
-        labels = list(figures[0].values)
-        heads = "".join(f"<th>{html.escape(h)}</th>" for h in ("", "unit", *labels, "change"))
-        parts.append(f"<h2>{html.escape(group)}</h2><table><tr>{heads}</tr>")
-        for figure in figures:
-            cells = [figure.name, figure.unit, *(number(figure.values[label]) for label in labels)]
-            cells.append(change(figure, labels))
-            parts.append(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>")
-        parts.append("</table>")
-        for _, same_unit in groupby(figures, lambda f: f.unit):
-            parts.append(_plot(list(same_unit)))
+    for report in reports:
+        if len(reports) > 1:
+            parts.append(f"<h2>{html.escape(f'{report.feature}: {report.title}')}</h2>")
+        parts.append(f"<p>{html.escape(origin(report))}</p>")
+        parts += [_sheet_as_html(sheet) for sheet in sheets(report)]
     return "\n".join(parts) + "\n"
+
+
+def _sheet_as_html(sheet: Sheet) -> str:
+    """Return a table as HTML, with a plot for each unit."""
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in sheet.heads)
+    lines = [f"<h3>{html.escape(sheet.title)}</h3><table><tr>{heads}</tr>"]
+    for row in sheet.rows:
+        lines.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>")
+    lines.append("</table>")
+    lines += [_plot(list(same)) for _, same in groupby(sheet.figures, lambda f: f.unit)]
+    return "\n".join(lines)

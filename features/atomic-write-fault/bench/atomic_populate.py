@@ -8,19 +8,23 @@ two passes is the number of instructions that the kernel spent on the faults.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pagewright.results.measure import Experiment, Figure, Part, Values, Work
+from pagewright.results.experiment import Experiment, Part, Quantity, Values, Work
 
 PROGRAM = "/usr/lib/tests/atomic-write-fault/populate"
 
 ATOMICS = ("ldxr", "ldadd", "cas", "casp", "swp")
 QUICK_ATOMICS = ("ldxr", "ldadd")
 
+MACHINE = {"icount": True, "memory": "4G", "smp": 1}
+
 # One kprobe counts the invalidations: ptep_clear_flush() and pmdp_huge_clear_flush()
 # are what copy-on-write calls between the old entry and the new one.
 PROBES = ("ptep_clear_flush", "pmdp_huge_clear_flush")
+# What the names of works begin with that count them.
+FLUSHES = "flushes "
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def works(quick: bool) -> list[Work]:
         found.append(Work(name, f"{PROGRAM} load 64M {options}", timeout=900, rounds=several))
     for kind in QUICK_ATOMICS:
         case = Case(kind, "64 MiB", False)
-        found.append(Work(f"flushes {kind}", counted(case.command), timeout=900))
+        found.append(Work(f"{FLUSHES}{kind}", counted(case.command), timeout=900))
     return found
 
 
@@ -96,46 +100,22 @@ def kernel_instructions(values: Values) -> int:
     return int(values[f"first_{clock}"]) - int(values[f"second_{clock}"])
 
 
-def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
-    """Make the tables: faults, instructions per page, invalidations."""
-    by_work = {name: {side: values[side][name] for side in values} for name in _names(values)}
-    runs = [name for name in by_work if not name.startswith("flushes ")]
-    flushes = [name for name in by_work if name.startswith("flushes ")]
-    tables: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
-        ("page faults", "faults", runs, lambda v: int(v["faults"])),
-        (
-            "kernel instructions per page",
-            "instructions",
-            runs,
-            lambda v: kernel_instructions(v) / int(v["pages"]),
-        ),
-        (
-            "entries invalidated by copy-on-write, 64 MiB, THP off",
-            "TLB invalidations",
-            flushes,
-            lambda v: int(v["flushes"]),
-        ),
-    ]
-    return [
-        Figure(
-            group,
-            name.removeprefix("flushes "),
-            unit,
-            {side: float(get(v)) for side, v in by_work[name].items()},
-        )
-        for group, unit, names, get in tables
-        for name in names
-    ]
-
-
-def _names(values: dict[str, dict[str, Values]]) -> list[str]:
-    return list(next(iter(values.values())))
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make numbers for the tables: faults, instructions per page, invalidations."""
+    if work.startswith(FLUSHES):
+        group = "entries invalidated by copy-on-write, 64 MiB, THP off"
+        name = work.removeprefix(FLUSHES)
+        yield Quantity(group, name, "TLB invalidations", int(values["flushes"]))
+        return
+    yield Quantity("page faults", work, "faults", int(values["faults"]))
+    cost = kernel_instructions(values) / int(values["pages"])
+    yield Quantity("kernel instructions per page", work, "instructions", cost)
 
 
 EXPERIMENT = Experiment(
     name="atomic-populate",
     feature="atomic-write-fault",
     title="What the first touch of memory costs, by kind of access",
-    parts=lambda quick: [Part({"icount": True, "memory": "4G", "smp": 1}, works(quick))],
-    figures=figures,
+    parts=lambda quick: [Part("populate", MACHINE, works(quick))],
+    quantities=quantities,
 )

@@ -8,8 +8,9 @@ pages only; in full 16 and 64 KiB too, which are builds of their own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
-from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
 
 MODES = ("pause", "seamless")
 
@@ -34,35 +35,24 @@ def sides(page: str) -> list[Side]:
 def parts(quick: bool) -> list[Part]:
     """Return a boot for each mode and size of base page."""
     work = Work("sizes", ALLOCATE_EACH, timeout=600)
-    found = [Part({"memory": "4G"}, [work], sides("4k"))]
+    found = [Part("4k", {"memory": "4G"}, [work], sides("4k"))]
     if not quick:
         found += [
-            Part({"memory": "4G"}, [work], sides("16k")),
+            Part("16k", {"memory": "4G"}, [work], sides("16k")),
             # Room for a page of 16 GiB.
-            Part({"memory": "40G"}, [work], sides("64k")),
+            Part("64k", {"memory": "40G"}, [work], sides("64k")),
         ]
     return found
 
 
-def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
-    """Make a table for each size of base page, with a row for each size of hugepage."""
-    found = []
-    for page in dict.fromkeys(label.split()[0] for label in values):
-        both = {label: values[label]["sizes"] for label in values if label.split()[0] == page}
-        pools = next(iter(both.values()))
-        for pool in sorted(pools, key=lambda name: int(re.sub(r"\D", "", name))):
-            saved = {label: printed[pool].split() for label, printed in both.items()}
-            if any(number != "1" for _, number in saved.values()):
-                raise ValueError(f"no hugepage in {pool}: {saved}")
-            found.append(
-                Figure(
-                    f"freed of one hugepage, {page.upper()} base pages",
-                    pool.removeprefix("hugepages-"),
-                    "KiB",
-                    {label: int(size) / 1024 for label, (size, _) in saved.items()},
-                )
-            )
-    return found
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make numbers for a table for each size of base page, with a row for each hugepage's."""
+    group = f"freed of one hugepage, {side.split()[0].upper()} base pages"
+    for pool in sorted(values, key=lambda name: int(re.sub(r"\D", "", name))):
+        saved, allocated = values[pool].split()
+        if allocated != "1":
+            raise ValueError(f"no hugepage in {pool}: {values[pool]}")
+        yield Quantity(group, pool.removeprefix("hugepages-"), "KiB", int(saved) / 1024)
 
 
 EXPERIMENT = Experiment(
@@ -70,5 +60,5 @@ EXPERIMENT = Experiment(
     feature="hugetlb-vmemmap",
     title="What HVO frees of each size of hugepage",
     parts=parts,
-    figures=figures,
+    quantities=quantities,
 )

@@ -21,9 +21,9 @@ themselves take, next to what the kernel says it saves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
 
 SIDES = (
     Side("base", "base-4k"),
@@ -93,48 +93,44 @@ def parts(quick: bool) -> list[Part]:
     """Return one boot per side, and the steps on it; and a small one of what is compared."""
     memory, number = ("32G", 24) if quick else ("640G", 600)
     return [
-        Part({"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
-        Part({"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
+        Part("small", {"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
+        Part("large", {"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
     ]
 
 
-def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
-    """Make a table of each quantity, a row a step."""
+def pages(step: Values) -> float:
+    """Return the hugepages after a step, in GiB."""
+    return int(step["giant"]) + int(step["large"]) / 512
 
-    def pages(step: Values) -> float:
-        return int(step["giant"]) + int(step["large"]) / 512
 
-    def saved(step: Values) -> float:
-        return (int(step["free_gained"]) + pages(step) * 1024 * 1024) / 1024
+def gained(step: Values) -> float:
+    """Return what MemFree has grown by, beyond the hugepages, in MiB."""
+    return (int(step["free_gained"]) + pages(step) * 1024 * 1024) / 1024
 
-    saving = [name for name in STEPS if not name.startswith("free")]
-    tables: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
-        ("instructions", "million", list(STEPS), lambda v: int(v["instructions"]) / 1e6),
-        ("hugepages after the step", "GiB", list(STEPS), pages),
-        ("pauses", "pauses", list(STEPS), lambda v: int(v["pauses"])),
-        ("time paused", "us", list(STEPS), lambda v: int(v["total_pause_ns"]) / 1e3),
-        ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
-        ("interrupts between processors", "IPIs", list(STEPS), lambda v: int(v["ipis"])),
-        ("MemFree gained beyond the pages", "MiB", ["allocate 1 GiB"], saved),
-        ("saved, says the kernel", "MiB", saving, lambda v: int(v["bytes_saved"]) / (1 << 20)),
-    ]
-    small = [
-        ("instructions", "million", list(STEPS), tables[0][3]),
-        ("saved, says the kernel", "MiB", saving, tables[-1][3]),
-    ]
 
-    found = []
-    for prefix, wanted in ((SMALL, small), ("", tables)):
-        for group, unit, names, get in wanted:
-            for step in names:
-                by_side = {
-                    side: get(works[prefix + step])
-                    for side, works in values.items()
-                    if prefix + step in works
-                }
-                if by_side:
-                    found.append(Figure(prefix + group, step, unit, by_side))
-    return found
+SAVING = [name for name in STEPS if not name.startswith("free")]
+INSTRUCTIONS = "instructions"
+SAVED = "saved, says the kernel"
+# Tables: the group, the unit, the steps that are rows, and what is told of each.
+TABLES: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
+    (INSTRUCTIONS, "million", list(STEPS), lambda v: int(v["instructions"]) / 1e6),
+    ("hugepages after the step", "GiB", list(STEPS), pages),
+    ("pauses", "pauses", list(STEPS), lambda v: int(v["pauses"])),
+    ("time paused", "us", list(STEPS), lambda v: int(v["total_pause_ns"]) / 1e3),
+    ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
+    ("interrupts between processors", "IPIs", list(STEPS), lambda v: int(v["ipis"])),
+    ("MemFree gained beyond the pages", "MiB", ["allocate 1 GiB"], gained),
+    (SAVED, "MiB", SAVING, lambda v: int(v["bytes_saved"]) / (1 << 20)),
+]
+
+
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make a number of each quantity, for a row a step."""
+    prefix = SMALL if work.startswith(SMALL) else ""
+    step = work.removeprefix(SMALL)
+    for group, unit, steps_shown, get in TABLES:
+        if step in steps_shown and (not prefix or group in (INSTRUCTIONS, SAVED)):
+            yield Quantity(prefix + group, step, unit, get(values))
 
 
 EXPERIMENT = Experiment(
@@ -142,5 +138,7 @@ EXPERIMENT = Experiment(
     feature="hugetlb-vmemmap",
     title="What HVO saves and takes, step by step",
     parts=parts,
-    figures=figures,
+    quantities=quantities,
+    # What it costs to follow the rules is told by HVO that does not.
+    yardstick="naive",
 )

@@ -24,7 +24,7 @@ from typing import Any
 
 from leaves import EARLY_KFENCE
 
-from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
 
 BASE = Side("base", "base-4k")
 # A kernel that is not patched has large leaves only with fewer protections: what a module
@@ -35,8 +35,7 @@ PATCHED = Side("patched", "patched-4k")
 # linear_map.fold=0 keeps what was split.
 NO_FOLDING = Side("no folding", "patched-4k", "linear_map.fold=0")
 FOLDING = Side("folding", "patched-4k")
-# Tables compare their last column with their first.
-ORDER = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
+COLUMNS = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
 
 # Counts instructions; as the first program it keeps how many there were before it.
 COUNTER = "/usr/lib/tests/linear-map/instructions"
@@ -156,67 +155,37 @@ def parts(quick: bool) -> list[Part]:
     ]
     cycles = Work("cycles", command(CYCLES, 20 if quick else 200), timeout=900)
     return [
-        Part(large, memory),
-        Part(large, memory, (BASE_ON, SWITCHED_OFF)),
-        Part({**COUNTING, "memory": "2G"}, programs, (BASE, BASE_ON, PATCHED)),
-        Part({"memory": "2G", "append": EARLY_KFENCE}, [cycles], (NO_FOLDING, FOLDING)),
+        Part("boot", large, memory, also=(BASE_ON, SWITCHED_OFF)),
+        Part("programs", {**COUNTING, "memory": "2G"}, programs, (BASE, BASE_ON, PATCHED)),
+        Part("leaves", {"memory": "2G", "append": EARLY_KFENCE}, [cycles], (NO_FOLDING, FOLDING)),
     ]
 
 
-def by_side(values: dict[str, dict[str, Values]], work: str) -> dict[str, Values]:
-    """Return what a work printed on each side that ran it, in the order of the columns."""
-    sides = [side for side in values if work in values[side]]
-    sides.sort(key=lambda side: ORDER.index(side) if side in ORDER else 0)
-    return {side: values[side][work] for side in sides}
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make the numbers of the three parts."""
+    if work == "memory":
+        group = f"boot of a guest with {values['size']} GiB"
+        for key in ("MemTotal", "MemFree"):
+            yield Quantity(group, key, "kB", int(values[key]))
+        yield Quantity(group, "until init runs", "instructions", int(values["instructions"]))
+    elif work == "cycles":
+        yield from leaves(values)
+    else:
+        group = "instructions of programs; TLB misses do not show"
+        yield Quantity(group, work, "instructions", int(values["instructions"]))
 
 
-def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
-    """Make the tables of the three parts, or of the first alone."""
-    found = list(memory_figures(by_side(values, "memory")))
-    for name in PROGRAMS:
-        if printed := by_side(values, name):
-            group = "instructions of programs; TLB misses do not show"
-            counts = {side: float(v["instructions"]) for side, v in printed.items()}
-            found.append(Figure(group, name, "instructions", counts))
-    if printed := by_side(values, "cycles"):
-        found += leaf_figures(printed)
-    return found
-
-
-def memory_figures(printed: dict[str, Values]) -> Iterator[Figure]:
-    """Make the table of the large guest."""
-    group = f"boot of a guest with {_first(printed)['size']} GiB"
-    for key in ("MemTotal", "MemFree"):
-        yield Figure(group, key, "kB", {side: float(v[key]) for side, v in printed.items()})
-    base = int(_first(printed)["MemTotal"])
-    yield Figure(
-        group,
-        "MemTotal gained",
-        "kB",
-        {side: float(int(v["MemTotal"]) - base) for side, v in printed.items()},
-    )
-    counts = {side: float(v["instructions"]) for side, v in printed.items()}
-    yield Figure(group, "until init runs", "instructions", counts)
-
-
-def leaf_figures(printed: dict[str, Values]) -> Iterator[Figure]:
-    """Make the tables of the leaves: what they map at each moment, and how often they changed."""
-    first = _first(printed)
-    group = f"linear map by leaf size, {first['cycles']} times three modules loaded and unloaded"
-    sizes = [key.removeprefix("boot ") for key in first if key.startswith("boot ")]
+def leaves(values: Values) -> Iterator[Quantity]:
+    """Tell what the leaves map at each moment, and how often they changed."""
+    group = f"linear map by leaf size, {values['cycles']} times three modules loaded and unloaded"
+    sizes = [key.removeprefix("boot ") for key in values if key.startswith("boot ")]
     for size in sizes:
         for moment, when in MOMENTS.items():
-            kilobytes = {side: float(v[f"{moment} {size}"]) for side, v in printed.items()}
-            yield Figure(group, f"{size} {when}", "kB", kilobytes)
-    for key in first:
+            yield Quantity(group, f"{size} {when}", "kB", int(values[f"{moment} {size}"]))
+    for key, count in values.items():
         verb, _, level = key.partition(" ")
         if verb in ("split", "fold"):
-            counts = {side: float(v[key]) for side, v in printed.items()}
-            yield Figure("leaves split and folded", f"{verb} {level}", "leaves", counts)
-
-
-def _first(printed: dict[str, Values]) -> Values:
-    return next(iter(printed.values()))
+            yield Quantity("leaves split and folded", f"{verb} {level}", "leaves", int(count))
 
 
 EXPERIMENT = Experiment(
@@ -224,5 +193,6 @@ EXPERIMENT = Experiment(
     feature="linear-map",
     title="What the linear map costs, in memory, in instructions, and as modules come and go",
     parts=parts,
-    figures=figures,
+    quantities=quantities,
+    columns=COLUMNS,
 )

@@ -8,9 +8,8 @@ Two parts:
 - Workloads, with 4 and 8 CPUs: instructions of the kernel, on all CPUs and in whatever
   context, from the beginning of a workload to its end, and those of programs, which should
   not differ. QEMU counts each by its address (counter.c), so neither depends on ticks or on
-  how a task's time is accounted, and an idle CPU counts nothing. Each run is a boot of its
-  own, and the sides take turns; those that differ most and take least have more runs. The
-  standard error is that of the mean of one side's runs.
+  how a task's time is accounted, and an idle CPU counts nothing. Workloads that differ most
+  from run to run and take least have more runs.
 
 Sides: base is the unpatched kernel, without the patched one with this feature's symbol off
 (which tells what this feature changes from what others do), off the patched one with
@@ -20,13 +19,11 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import mean, median, stdev
 
 from pagewright.kernel.modules import FOLDER
-from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
 
 BASE = Side("base", "base-4k")
 WITHOUT = Side("without", "patched-4k-without-percpu-local")
@@ -38,8 +35,7 @@ UNCOUNTED = (
     Side("voluntary, off", "patched-voluntary-4k", "percpu_local_map=0"),
     Side("voluntary, patched", "patched-voluntary-4k"),
 )
-# Tables compare their last column with their first; "on" is what `make` calls patched.
-ORDER = ("base", "without", "off", "patched", "on")
+COLUMNS = ("base", "without", "off", "patched", *(side.label for side in UNCOUNTED))
 
 MODULE = "percpu_local_bench"
 SOURCE = f"features/percpu-local/linux/arch/arm64/mm/{MODULE}.c"
@@ -55,6 +51,8 @@ rmmod {MODULE}
 HOW = {"static": "static variable", "dynamic": "through a pointer"}
 # What the module prints for each, in its order.
 PLACES = ("in a function of its own", "each further one in a function")
+# What the names of works begin with that count operations.
+OPERATIONS_WITH = "operations, "
 MODELS = ("preempt=full", "preempt=voluntary", "no preemption count")
 
 
@@ -68,7 +66,7 @@ class Workload:
         command: is counted. Both have CPUS and SIZE filled in.
         quick: size of the quick variant; 0 if it has none.
         full: size of the full one.
-        runs: how often the full one runs.
+        runs: how many runs of the full variant have it.
     """
 
     name: str
@@ -78,15 +76,11 @@ class Workload:
     full: int
     runs: int = 3
 
-    def work(self, cpus: int, size: int, run: int) -> Work:
-        """Return the work of one run."""
+    def work(self, cpus: int, size: int) -> Work:
+        """Return the work that runs and counts it."""
         script = f"set -e\n{self.setup}\n{COUNT} {self.command}\n"
         script = script.replace("SIZE", str(size)).replace("CPUS", str(cpus))
-        return Work(f"{self.name}, {cpus} CPUs, run {run}", script, timeout=3600)
-
-    def printed(self, works: dict[str, Values], cpus: int) -> list[Values]:
-        """Return what each run printed, of all works of a side."""
-        return [v for name, v in works.items() if name.startswith(f"{self.name}, {cpus} CPUs")]
+        return Work(f"{self.name}, {cpus} CPUs", script, timeout=3600, runs=self.runs)
 
 
 def stress(name: str, options: str, quick: int, full: int, runs: int = 3) -> Workload:
@@ -139,97 +133,67 @@ WORKLOADS = (
 )
 
 
-def operations(model: str, sides: tuple[Side, ...], quick: bool) -> Part:
+def operations(
+    name: str, model: str, quick: bool, sides: Sequence[Side] = (), also: Sequence[Side] = ()
+) -> Part:
     """Return the part that counts the operations with one preemption model."""
     append = model if model.startswith("preempt=") else ""
     command = OPERATIONS.replace("ONLY", " 8 static" if quick else "")
     options = {"icount": True, "smp": 2, "append": append, "modules_from": (SOURCE,)}
-    return Part(options, [Work(f"operations, {model}", command, timeout=600)], sides)
+    works = [Work(f"{OPERATIONS_WITH}{model}", command, timeout=600)]
+    return Part(name, options, works, sides, also)
 
 
 def workloads(quick: bool) -> Iterator[Part]:
-    """Return a boot for each run, with each number of CPUs."""
-    kinds: list[tuple[int, tuple[Side, ...]]] = [(4, (BASE, PATCHED))]
+    """Return a part for each number of CPUs."""
+    kinds: list[tuple[str, int, tuple[Side, ...]]] = [("workloads-4", 4, (BASE, PATCHED))]
     if not quick:
         kinds = [
-            (4, (WITHOUT, OFF, PATCHED)),
-            (8, (WITHOUT, PATCHED)),
-            (4, (UNCOUNTED[0], UNCOUNTED[2])),
+            ("workloads-4", 4, (WITHOUT, OFF, PATCHED)),
+            ("workloads-8", 8, (WITHOUT, PATCHED)),
+            ("workloads-uncounted", 4, (UNCOUNTED[0], UNCOUNTED[2])),
         ]
-    for cpus, sides in kinds:
+    for name, cpus, sides in kinds:
         options = {"icount": True, "count": True, "memory": "2G", "smp": cpus}
-        for run in range(1 if quick else MANY):
-            sized = [(w, w.quick if quick else w.full) for w in WORKLOADS if run < w.runs]
-            yield Part(options, [w.work(cpus, size, run) for w, size in sized if size], sides)
+        sized = [(workload, workload.quick if quick else workload.full) for workload in WORKLOADS]
+        works = [workload.work(cpus, size) for workload, size in sized if size]
+        yield Part(name, options, works, sides, runs=1 if quick else MANY)
 
 
 def parts(quick: bool) -> list[Part]:
     """Return what runs where; `make` shows the first part alone."""
     full, voluntary, no_count = MODELS
-    found = [operations(full, (), quick), operations(full, (OFF,), quick)]
+    found = [operations("operations", full, quick, also=(OFF,))]
     if not quick:
-        found.append(operations(voluntary, (BASE, OFF, PATCHED), quick))
-        found.append(operations(no_count, UNCOUNTED, quick))
+        three = (BASE, OFF, PATCHED)
+        found.append(operations("operations-voluntary", voluntary, quick, three))
+        found.append(operations("operations-uncounted", no_count, quick, UNCOUNTED))
     return [*found, *workloads(quick)]
 
 
-def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
-    """Make the tables of all parts that ran."""
-    found: list[Figure] = []
-    for build in dict.fromkeys(label.rpartition(", ")[0] for label in values):
-        sides = [side for side in values if side.rpartition(", ")[0] == build]
-        sides.sort(key=lambda side: ORDER.index(side.rpartition(", ")[2]))
-        chosen = {side: values[side] for side in sides}
-        suffix = f", {build}" if build else ""
-        found += operation_figures(chosen)
-        found += workload_figures(chosen, suffix)
-    return found
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make the numbers of an operation, or of a workload."""
+    if work.startswith(OPERATIONS_WITH):
+        yield from per_operation(work.removeprefix(OPERATIONS_WITH), values)
+        return
+    # Kernels of other builds have tables of their own.
+    build = side.rpartition(", ")[0]
+    workload, _, cpus = work.rpartition(", ")
+    where = f"{cpus}, {build}" if build else cpus
+    for group, key in (("of the kernel", "kernel"), ("of programs", "user")):
+        count = int(values[key]) / 1e6
+        yield Quantity(f"instructions {group}, {where}", workload, "million", count)
 
 
-def ran(values: dict[str, dict[str, Values]], work: str) -> dict[str, Values]:
-    """Return what a work printed on each side that ran it."""
-    return {side: works[work] for side, works in values.items() if work in works}
-
-
-def operation_figures(values: dict[str, dict[str, Values]]) -> Iterator[Figure]:
-    """Make the tables of the operations."""
-    for model in MODELS:
-        printed = ran(values, f"operations, {model}")
-        for index, place in enumerate(PLACES):
-            for how, found in HOW.items():
-                group = f"instructions, {model}, {found}, {place}"
-                for key in next(iter(printed.values()), {}):
-                    if key.endswith(f" {how}"):
-                        numbers = {s: float(v[key].split()[index]) for s, v in printed.items()}
-                        yield Figure(group, key.removesuffix(f" {how}"), "instructions", numbers)
-
-
-def workload_figures(values: dict[str, dict[str, Values]], suffix: str) -> Iterator[Figure]:
-    """Make the tables of the workloads: medians of the runs, and how sure the mean is."""
-    tables: list[tuple[str, str, Callable[[list[Values]], float]]] = [
-        ("instructions of the kernel", "million", lambda runs: median(counts(runs, "kernel"))),
-        ("instructions of programs", "million", lambda runs: median(counts(runs, "user"))),
-        ("standard error of the kernel's", "%", lambda runs: error(counts(runs, "kernel"))),
-    ]
-    for cpus in (4, 8):
-        for group, unit, get in tables:
-            for workload in WORKLOADS:
-                by_side = {side: workload.printed(works, cpus) for side, works in values.items()}
-                numbers = {side: get(runs) for side, runs in by_side.items() if runs}
-                if numbers:
-                    yield Figure(f"{group}, {cpus} CPUs{suffix}", workload.name, unit, numbers)
-
-
-def counts(runs: list[Values], key: str) -> list[float]:
-    """Return a count of each run, in millions."""
-    return [int(run[key]) / 1e6 for run in runs]
-
-
-def error(numbers: list[float]) -> float:
-    """Return the standard error of the mean of numbers, in percent of it."""
-    if len(numbers) < 2:
-        return 0
-    return stdev(numbers) / sqrt(len(numbers)) / mean(numbers) * 100
+def per_operation(model: str, values: Values) -> Iterator[Quantity]:
+    """Make the instructions of each operation, in each place and of each kind of variable."""
+    for index, place in enumerate(PLACES):
+        for how, found in HOW.items():
+            group = f"instructions, {model}, {found}, {place}"
+            for key, counts in values.items():
+                if key.endswith(f" {how}"):
+                    name = key.removesuffix(f" {how}")
+                    yield Quantity(group, name, "instructions", float(counts.split()[index]))
 
 
 EXPERIMENT = Experiment(
@@ -237,5 +201,6 @@ EXPERIMENT = Experiment(
     feature="percpu-local",
     title="What this_cpu operations cost, and what they cost whole workloads",
     parts=parts,
-    figures=figures,
+    quantities=quantities,
+    columns=COLUMNS,
 )

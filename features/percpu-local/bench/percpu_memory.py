@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pagewright.results.measure import Experiment, Figure, Part, Side, Values, Work
+from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
 
 OFF = Side("off", "patched-4k", "percpu_local_map=0")
 PATCHED = Side("patched", "patched-4k")
@@ -87,14 +87,15 @@ def memory(quick: bool) -> Iterator[Part]:
         work = Work(f"memory, {cpus} CPUs", command, timeout=3600)
         # One CPU after the other: more in parallel than the host has starve each other.
         options = {"icount": True, "memory": MACHINES[cpus], "smp": cpus}
-        yield Part(options, [work], (OFF, PATCHED))
+        yield Part(f"memory-{cpus}", options, [work], (OFF, PATCHED))
 
 
 def text(build: str) -> Part:
     """Return the part that compares a patched build with the same without the feature."""
     patched = f"patched-{build}"
     without = Side(f"{build}, without", f"{patched}-without-percpu-local")
-    return Part({}, [Work(f"text, {build}", TEXT)], (without, Side(f"{build}, patched", patched)))
+    sides = (without, Side(f"{build}, patched", patched))
+    return Part(f"text-{build}", {}, [Work(f"text, {build}", TEXT)], sides)
 
 
 def parts(quick: bool) -> list[Part]:
@@ -102,28 +103,16 @@ def parts(quick: bool) -> list[Part]:
     return [*memory(quick), *([] if quick else map(text, BUILDS))]
 
 
-def figures(values: dict[str, dict[str, Values]]) -> list[Figure]:
-    """Make a table for each number of CPUs, and for each build."""
-    found = []
-    for cpus in MACHINES:
-        printed = ran(values, f"memory, {cpus} CPUs")
-        for key in next(iter(printed.values()), {}):
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make numbers for a table for each number of CPUs, and for each build."""
+    kind, _, which = work.partition(", ")
+    for key, size in values.items():
+        if kind == "memory":
             moment, _, name = key.partition(" ")
-            sizes = {side: float(v[key]) for side, v in printed.items()}
-            row = f"{name} {MOMENTS[moment]}"
-            found.append(Figure(f"memory of a machine with {cpus} CPUs", row, "kB", sizes))
-    for build in BUILDS:
-        printed = ran(values, f"text, {build}")
-        for key, name in TEXTS.items():
-            sizes = {side: float(v[key]) for side, v in printed.items()}
-            if sizes:
-                found.append(Figure(f"size of the kernel, {build}", name, "bytes", sizes))
-    return found
-
-
-def ran(values: dict[str, dict[str, Values]], work: str) -> dict[str, Values]:
-    """Return what a work printed on each side that ran it."""
-    return {side: works[work] for side, works in values.items() if work in works}
+            group = f"memory of a machine with {which}"
+            yield Quantity(group, f"{name} {MOMENTS[moment]}", "kB", int(size))
+        elif key in TEXTS:
+            yield Quantity(f"size of the kernel, {which}", TEXTS[key], "bytes", int(size))
 
 
 EXPERIMENT = Experiment(
@@ -131,5 +120,5 @@ EXPERIMENT = Experiment(
     feature="percpu-local",
     title="What per-CPU page tables take: memory, virtual space, and text",
     parts=parts,
-    figures=figures,
+    quantities=quantities,
 )

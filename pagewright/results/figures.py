@@ -1,0 +1,158 @@
+"""Runs of an experiment -> figures: each quantity on all sides, with every run's number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import mean, median
+
+from pagewright.host.errors import MeasureError
+from pagewright.results.experiment import Experiment, Side
+from pagewright.results.journal import Entry
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity, on all sides of its table.
+
+    Attributes:
+        group: the table it belongs to.
+        name: the row.
+        unit: what is counted.
+        runs: by a side's label, a number for each run: the median of the run's rounds.
+    """
+
+    group: str
+    name: str
+    unit: str
+    runs: dict[str, list[float]]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The mean of each side's runs."""
+        return {label: mean(numbers) for label, numbers in self.runs.items()}
+
+
+@dataclass
+class Report:
+    """The figures of an experiment, and what they were measured on.
+
+    Attributes:
+        experiment: its name.
+        feature: the feature it measures.
+        title: one line.
+        command: what prints these figures.
+        quick: they have the sizes of --quick.
+        commit: the repository's; several if runs were made at several ones.
+        kernel: the kernels' version.
+        emulator: the emulator's, or the place of a lab.
+        machine: the machines' options.
+        sides: what was compared.
+        yardstick: the side that others are compared with, where a table has it.
+        figures: table by table.
+    """
+
+    experiment: str
+    feature: str
+    title: str
+    command: str
+    quick: bool
+    commit: str
+    kernel: str
+    emulator: str
+    machine: str
+    sides: list[Side]
+    yardstick: str = ""
+    figures: list[Figure] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        """Return the report as JSON, with every run's number and the means."""
+        data = asdict(self)
+        for figure, entry in zip(self.figures, data["figures"], strict=True):
+            entry["values"] = figure.values
+        return json.dumps(data, indent=1) + "\n"
+
+
+def report(experiment: Experiment, entries: Sequence[Entry], command: str) -> Report:
+    """Make the report of some runs of an experiment.
+
+    Args:
+        experiment: what was run.
+        entries: its runs, in the order in which the experiment asks for them.
+        command: what prints these figures.
+
+    Raises:
+        MeasureError: a guest did not print what the figures are made of.
+    """
+    sides = {entry.side.label: entry.side for entry in reversed(entries)}
+    labels = _in_columns(experiment, (entry.side.label for entry in entries))
+    return Report(
+        experiment.name,
+        experiment.feature,
+        experiment.title,
+        command,
+        any(entry.quick for entry in entries),
+        _each(entry.commit for entry in entries),
+        _each(entry.conditions.kernel for entry in entries),
+        _each(_where(entry) for entry in entries),
+        _each((_machine(entry) for entry in entries), "; "),
+        [sides[label] for label in labels],
+        experiment.yardstick,
+        _figures(experiment, entries, labels),
+    )
+
+
+def _figures(experiment: Experiment, entries: Sequence[Entry], labels: list[str]) -> list[Figure]:
+    """Put the numbers of all rounds and runs together, table by table."""
+    # Tables, rows, sides and runs in the order in which they are named first.
+    tables: dict[str, dict[tuple[str, str], dict[str, list[float]]]] = {}
+    for entry in entries:
+        for (group, *row), numbers in _numbers(experiment, entry).items():
+            sides = tables.setdefault(group, {}).setdefault((row[0], row[1]), {})
+            sides.setdefault(entry.side.label, []).append(median(numbers))
+    return [
+        Figure(group, name, unit, {label: runs[label] for label in labels if label in runs})
+        for group, rows in tables.items()
+        for (name, unit), runs in rows.items()
+    ]
+
+
+def _numbers(experiment: Experiment, entry: Entry) -> dict[tuple[str, str, str], list[float]]:
+    """Return the numbers of the rounds of one run, by group, name and unit."""
+    numbers: dict[tuple[str, str, str], list[float]] = {}
+    for work, rounds in entry.works.items():
+        for values in rounds:
+            try:
+                for q in experiment.quantities(entry.side.label, work, values):
+                    numbers.setdefault((q.group, q.name, q.unit), []).append(q.number)
+            except (LookupError, ValueError) as error:
+                raise MeasureError(
+                    f"{experiment.name}: {work} on {entry.side.label} did not print what the "
+                    f"figures are made of: {error!r}",
+                    details=str(values)[:2000],
+                ) from error
+    return numbers
+
+
+def _in_columns(experiment: Experiment, labels: Iterable[str]) -> list[str]:
+    """Return each label once, in the order of the columns."""
+    known = list(experiment.columns)
+    return sorted(
+        dict.fromkeys(labels),
+        key=lambda label: known.index(label) if label in known else len(known),
+    )
+
+
+def _where(entry: Entry) -> str:
+    place = entry.conditions.place
+    return f"the place {place}" if place else entry.conditions.emulator
+
+
+def _machine(entry: Entry) -> str:
+    return ", ".join(f"{key}={value}" for key, value in entry.options.items() if value != "")
+
+
+def _each(texts: Iterable[str], separator: str = ", ") -> str:
+    """Join texts, each of them once."""
+    return separator.join(dict.fromkeys(text for text in texts if text))

@@ -1,0 +1,201 @@
+"""Where the runs of an experiment happen: in QEMU on this computer, or on a place of a lab."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from pagewright.guest import image
+from pagewright.host import packages
+from pagewright.host.errors import MeasureError
+from pagewright.host.progress import Bar
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import build
+from pagewright.kernel.manifest import Manifest, digest
+from pagewright.machine import plugin
+from pagewright.machine.inputs import options_for
+from pagewright.machine.machine import Machine, boot
+from pagewright.machine.options import MachineOptions
+from pagewright.results.experiment import Part, Side, Values, Work, parse_values
+from pagewright.results.journal import Conditions
+
+# What a place runs unless its environment file says otherwise (options: build:).
+PLACE_BUILD = "patched-4k"
+# The options of a part that change what is built, and so nothing that a place has.
+BUILT_HERE = ("modules_from", "count")
+# What an emulated machine is made by.
+_MACHINE_FILES = ("qemu.yaml", "count.c")
+
+
+class Runner(Protocol):
+    """Something that can run the works of a part on a side."""
+
+    place: str
+
+    def left_out(self, part: Part, side: Side) -> str:
+        """Say why a side of a part cannot be run here; nothing if it can."""
+
+    def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
+        """Return what a run would be measured on now."""
+
+    def packages(self) -> dict[str, str]:
+        """Return the guest's packages with their versions, if they are known."""
+
+    def run(self, what: str, part: Part, side: Side, run: int) -> dict[str, list[Values]]:
+        """Do one run; return what each round of each work printed.
+
+        Args:
+            what: the run, for the progress bar.
+            part: what runs.
+            side: on what.
+            run: the number of the run.
+
+        Raises:
+            MeasureError: the kernel complained while it was measured.
+            MachineError: a machine or a work failed.
+        """
+
+
+def options_of(part: Part, side: Side) -> dict[str, Any]:
+    """Return the machine's options of a side of a part."""
+    words = (part.options.get("append", ""), side.append)
+    return {**part.options, "append": " ".join(word for word in words if word)}
+
+
+def execute(machine: Machine, what: str, works: Sequence[Work]) -> dict[str, list[Values]]:
+    """Execute works on a machine, in all their rounds, and return what each round printed.
+
+    They take turns, because what a round costs depends a little on what ran before.
+
+    Raises:
+        MeasureError: the kernel complained while it was measured.
+    """
+    turns = [w for turn in range(max(w.rounds for w in works)) for w in works if turn < w.rounds]
+    printed: dict[str, list[Values]] = {work.name: [] for work in works}
+    with Bar(what, len(turns)) as bar:
+        for work in turns:
+            text = machine.check(work.command, timeout=work.timeout)
+            printed[work.name].append(parse_values(text))
+            bar.advance()
+    if complaint := machine.warnings():
+        raise MeasureError(
+            f"{what}: the kernel complained while it was measured", details=complaint
+        )
+    return printed
+
+
+class Emulator:
+    """Boots each run in QEMU on this computer."""
+
+    place = ""
+
+    def __init__(self, space: Workspace) -> None:
+        """Take the repository whose builds and guest are booted."""
+        self._space = space
+        self._image_digest = cache(digest)
+
+    def left_out(self, part: Part, side: Side) -> str:
+        """Return nothing: QEMU can do all that experiments ask for."""
+        return ""
+
+    def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
+        """Bring the side's build and the guest up to date and describe them."""
+        built = build.ensure(self._space, side.build)
+        manifest = Manifest.read(built.tree)
+        return Conditions(
+            kernel=built.source,
+            tree=manifest.key if manifest else built.source,
+            image=self._image_digest(built.image),
+            emulator=f"QEMU {packages.qemu_version()}",
+            guest=self._guest(),
+            work=self._work(part, side, works),
+        )
+
+    def packages(self) -> dict[str, str]:
+        """Return the packages listed beside the guest's image, if they are."""
+        file = image.ensure(self._space).with_name("packages.txt")
+        lines = file.read_text().splitlines() if file.exists() else []
+        return dict(line.split(maxsplit=1) for line in lines if " " in line)
+
+    def run(self, what: str, part: Part, side: Side, run: int) -> dict[str, list[Values]]:
+        """Boot a machine and execute the works of one run on it."""
+        options = options_for(self._space, side.build, **options_of(part, side))
+        with boot(options) as machine:
+            return execute(machine, what, part.works_of(run))
+
+    def _guest(self) -> str:
+        """Digest the stamp of the guest's image, and the versions of its packages."""
+        folder = image.ensure(self._space).parent
+        files = [folder / "stamp", folder / "packages.txt"]
+        return hashlib.sha256("".join(map(digest, files)).encode()).hexdigest()
+
+    def _work(self, part: Part, side: Side, works: Sequence[Work]) -> str:
+        """Digest what is asked for, and the files that make the machine."""
+        machine = Path(plugin.__file__).parent
+        files = [machine / name for name in _MACHINE_FILES]
+        files += [self._space.root / name for name in part.options.get("modules_from", ())]
+        text = json.dumps(
+            [
+                options_of(part, side),
+                [(work.name, work.command, work.rounds) for work in works],
+                [digest(file) for file in files],
+            ]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Place:
+    """Executes runs on a place of a lab, which is as it is: it is not booted for each run."""
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        """Take a machine that is connected.
+
+        Args:
+            name: what runs are recorded under.
+            machine: the place.
+        """
+        self.place = name
+        self._machine = machine
+        self._kernel = machine.check("uname -r -v")
+
+    def left_out(self, part: Part, side: Side) -> str:
+        """Say what the place does not have of what a side of a part asks for."""
+        if side.build != (runs := self._machine.build or PLACE_BUILD):
+            return f"the place runs {runs}, not {side.build}"
+        options = options_of(part, side)
+        missing = [name for name in BUILT_HERE if options.pop(name, None)]
+        missing += self._machine.unmet(MachineOptions(Path(), Path(), **options))
+        return f"the place does not have {', '.join(missing)}" if missing else ""
+
+    def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
+        """Describe the place as far as it can be known."""
+        asked: list[Any] = [options_of(part, side), [(w.name, w.command, w.rounds) for w in works]]
+        asked_for = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+        return Conditions(self._kernel, "", "", "", "", asked_for, self.place)
+
+    def packages(self) -> dict[str, str]:
+        """Return nothing: which packages a place has is not known."""
+        return {}
+
+    def run(self, what: str, part: Part, side: Side, run: int) -> dict[str, list[Values]]:
+        """Execute the works of one run on the place."""
+        return execute(self._machine, what, part.works_of(run))
+
+
+@contextmanager
+def runner(space: Workspace, env: Path | None = None) -> Iterator[Runner]:
+    """Return the emulator, or connect to the place of a labgrid environment file.
+
+    Raises:
+        MachineError: the place does not answer.
+    """
+    if env is None:
+        yield Emulator(space)
+        return
+    with boot(MachineOptions(Path(), Path()), env=env) as machine:
+        yield Place(env.stem, machine)
