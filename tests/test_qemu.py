@@ -1,0 +1,101 @@
+"""The command line that is made for QEMU; nothing boots here."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from labgrid.util.yaml import load
+
+from pagewright.host.errors import MachineError
+from pagewright.machine.options import MachineOptions, unmet
+from pagewright.machine.qemu import describe
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> dict[str, Path]:
+    """Make files that stand for a kernel and a root file system."""
+    files = {"kernel": tmp_path / "Image", "rootfs": tmp_path / "root.ext4"}
+    for file in files.values():
+        file.touch()
+    return files
+
+
+def emulator(options: MachineOptions, directory: Path) -> dict[str, str]:
+    """Return what labgrid is told of the emulator."""
+    with describe(options, directory, directory, 10).open() as file:
+        place = load(file)
+    return place["targets"]["main"]["drivers"]["EmulatorDriver"]
+
+
+def values(words: str, option: str) -> list[str]:
+    """Return the values of an option, in their order."""
+    listed = shlex.split(words)
+    return [value for word, value in pairwise(listed) if word == option]
+
+
+def test_guest_is_emulated_by_default(images, tmp_path):
+    told = emulator(MachineOptions(**images), tmp_path)
+    assert values(told["extra_args"], "-accel") == ["tcg,thread=multi"]
+    assert told["cpu"].startswith("max,")
+    assert "gic-version=host" not in told["extra_args"]
+
+
+def test_kvm_runs_the_computer_s_own_cpus(images, tmp_path):
+    told = emulator(MachineOptions(**images, accel="kvm"), tmp_path)
+    assert values(told["extra_args"], "-accel") == ["kvm"]
+    assert told["cpu"] == "host"
+    machine = ",".join(values(told["extra_args"], "-machine")).split(",")
+    assert [word for word in machine if word.startswith("gic-version")][-1] == "gic-version=host"
+
+
+def test_last_version_of_the_interrupt_controller_counts():
+    requests = [{"execute": "qmp_capabilities"}]
+    path = {"path": "/machine", "property": "gic-version"}
+    requests += [{"execute": "qom-get", "arguments": path}, {"execute": "quit"}]
+    shown = subprocess.run(
+        [
+            *("qemu-system-aarch64", "-M", "virt", "-S", "-display", "none", "-qmp", "stdio"),
+            *("-nodefaults", "-cpu", "max"),
+            *("-machine", "gic-version=3,mte=off", "-machine", "gic-version=2"),
+        ],
+        input="\n".join(map(json.dumps, requests)),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert {"return": "2"} in map(json.loads, shown.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"icount": True}, "icount counts instructions, which KVM cannot: use the default"),
+        ({"count": Path("x")}, "count counts instructions, which KVM cannot: use the default"),
+        ({"single_threaded": True}, "single_threaded is about emulated CPUs"),
+        ({"virtualization": True}, "virtualization needs CPUs with EL2"),
+        ({"cpu": "cortex-a72"}, "the computer's own CPU and not cpu cortex-a72"),
+    ],
+)
+def test_kvm_refuses_what_only_an_emulator_can(images, options, message):
+    with pytest.raises(MachineError, match=message):
+        MachineOptions(**images, accel="kvm", **options)
+
+
+def test_unknown_accel_lists_what_there_is(images):
+    with pytest.raises(MachineError) as error:
+        MachineOptions(**images, accel="hvf")
+    assert str(error.value) == "there is no accel 'hvf'\nit is tcg or kvm"
+
+
+def test_accel_asks_nothing_of_a_place(images):
+    def check(command: str) -> str:
+        assert command == "cat /proc/cmdline"
+        return ""
+
+    assert unmet(MachineOptions(**images, accel="kvm"), check) == []
