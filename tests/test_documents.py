@@ -1,0 +1,121 @@
+"""What the documents say can be typed and followed: commands, options, names, targets, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from pagewright.cli import guest, main
+from pagewright.host import workspace
+from pagewright.kernel import recipes
+from pagewright.results import experiment
+
+SPACE = workspace.find()
+DOCUMENTS = [
+    SPACE.root / "README.md",
+    *sorted((SPACE.root / "docs").glob("*.md")),
+    *sorted((SPACE.root / "features").glob("*/README.md")),
+]
+# What goes to pytest.
+PYTEST_OPTIONS = ("-k", "-m", "-n", "-x", "-v", "--lg-env", "--junit-xml")
+
+main.add_commands_of_features()
+COMMANDS = typer.main.get_command(main.app)
+
+
+def typed(text: str, program: str) -> Iterator[list[str]]:
+    """Yield the words of each command of a program, in blocks and in the text."""
+    lines = re.findall(rf"^(?: {{4}}|\t)\$? ?((?:[A-Z_]+=\S+ )*{program}(?: .*)?)$", text, re.M)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+    for line in [*lines, *(s for s in spans if re.match(rf"([A-Z_]+=\S+ )*{program}(?= |$)", s))]:
+        words = shlex.split(line, comments=True)
+        yield words[words.index(program) + 1 :]
+
+
+def params() -> list[object]:
+    return [
+        pytest.param(words, id=f"{file.relative_to(SPACE.root)}: {' '.join(words)}")
+        for file in DOCUMENTS
+        for words in typed(file.read_text(), "pagewright")
+    ]
+
+
+def known(command: str) -> list[str]:
+    """Return the values that a command's first argument may have, if there is a list."""
+    builds = recipes.names(SPACE)
+    return {
+        "build": builds,
+        "boot": builds,
+        "map": builds,
+        "bench": [*experiment.experiments(SPACE), "list"],
+        "series": [feature.name for feature in SPACE.features()],
+        "kunit": list(guest.suites_of(SPACE)),
+        "selftest": [*guest.guest_programs(SPACE), *guest.kernel_selftests(SPACE)],
+    }.get(command, [])
+
+
+@pytest.mark.parametrize("words", params())
+def test_a_command_can_be_typed(words):
+    if words and words[0] == "--debug":
+        words = words[1:]
+    if not words or words[0] == "COMMAND":
+        return
+    if words[0].startswith("-"):
+        names = {name for param in COMMANDS.params for name in param.opts}
+        assert words[0] in (*names, "--help", "--install-completion", "--show-completion")
+        return
+    command = COMMANDS.commands[words[0]]
+    options = {name: param for param in command.params for name in param.opts}
+    value_of = None
+    arguments = []
+    for word in words[1:]:
+        if value_of is not None:
+            value_of = None
+        elif word.startswith("-"):
+            name = word.split("=")[0]
+            if words[0] == "test" and name in PYTEST_OPTIONS:
+                value_of = name if "=" not in word and name not in ("-x", "-v") else None
+                continue
+            assert name in (*options, "--help"), f"{words[0]} has no option {name}"
+            is_flag = name == "--help" or options[name].is_flag
+            value_of = None if is_flag or "=" in word else name
+        else:
+            arguments.append(word)
+    if (values := known(words[0])) and arguments and not arguments[0].isupper():
+        assert re.sub("-without-.*", "", arguments[0]) in values
+    if words[0] == "test":
+        for argument in arguments:
+            assert (SPACE.root / argument.split("::")[0]).exists()
+
+
+@pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(SPACE.root)))
+def test_links_lead_somewhere(file: Path):
+    text = file.read_text()
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" not in target:
+            assert (file.parent / target).exists(), target
+
+
+def test_targets_of_make_exist():
+    makefile = (SPACE.root / "Makefile").read_text()
+    targets = set(re.findall(r"^([\w-]+):", makefile, re.M))
+    assert {"demo", "test", "clean"} <= targets
+    for file in DOCUMENTS:
+        for words in typed(file.read_text(), "make"):
+            for word in words[:1]:
+                assert word.startswith("-") or word in targets, f"{file}: make {word}"
+
+
+def test_every_test_of_these_finds_something():
+    """The patterns above still match what the documents look like."""
+    readme, using = (SPACE.root / "README.md").read_text(), DOCUMENTS
+    assert ["clean", "--cache"] in list(typed(readme, "pagewright"))
+    assert ["test"] in list(typed(readme, "make"))
+    found = [words for file in using for words in typed(file.read_text(), "pagewright")]
+    assert ["boot", "patched-4k", "--run", "uname -a"] in found
+    assert len(found) > 40
