@@ -15,6 +15,7 @@ from pagewright.cli import bench as command
 from pagewright.cli.main import app
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError, MeasureError, PagewrightError
+from pagewright.kernel import build
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results import experiment as catalogue
@@ -236,6 +237,81 @@ def test_quick_runs_are_none_of_the_full_ones(tmp_path):
     assert len(full.done) == 12
     # What was asked for last is what is shown.
     assert not measure.shown(EXPERIMENT, file, SIDES, Choice()).quick
+
+
+def test_what_is_shown_is_in_the_order_of_the_experiment(tmp_path):
+    file = tmp_path / "x.jsonl"
+    for part in ("third", "second", "first"):
+        run(
+            Faked(),
+            Choice(parts=[part], sides=["third"] if part == "second" else []),
+            Journal(file),
+        )
+    whole = run(Faked())
+    shown = measure.shown(EXPERIMENT, file, SIDES, Choice())
+    assert shown.figures == whole.figures
+    only = measure.shown(EXPERIMENT, file, SIDES, Choice(parts=["first"], sides=["base"], runs=2))
+    assert [figure.runs for figure in only.figures] == [
+        {"base": [1108, 1129]},
+        {"base": [1107, 1128]},
+    ]
+    with pytest.raises(MeasureError, match="no side 'off'") as error:
+        measure.shown(EXPERIMENT, file, SIDES, Choice(sides=["off"]))
+    assert set(error.value.todo.split(": ")[1].split("; ")) == {"base", "patched", "third"}
+    with pytest.raises(MeasureError, match="no runs of x"):
+        measure.shown(EXPERIMENT, tmp_path / "none.jsonl", SIDES, Choice())
+
+
+@pytest.fixture
+def emulator(monkeypatch, tmp_path):
+    """Return what the emulator says of a run, with a build and a guest that are made up."""
+    guest = tmp_path / "guest" / "root.ext4"
+    built = build.Build("patched-4k", tmp_path / "out", tmp_path / "tree", "6.12.1-1")
+    for file, text in {
+        built.image: "image",
+        guest: "",
+        guest.with_name("stamp"): "stamp",
+        guest.with_name("packages.txt"): "busybox 1:1.37.0-6\nlibc6 2.41-12\n",
+        tmp_path / "module.c": "module",
+    }.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setattr(runners.build, "ensure", lambda space, name: built)
+    monkeypatch.setattr(runners.image, "ensure", lambda space: guest)
+    return lambda: runners.Emulator(replace(SPACE, root=tmp_path))
+
+
+def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
+    works = [Work("w", "true", rounds=2)]
+    part = Part("p", {"smp": 1, "modules_from": ("module.c",)}, works)
+
+    def said(part=part, side=SIDES[1], works=works):
+        return emulator().conditions(part, side, works)
+
+    first = said()
+    assert first == said()
+    assert (first.kernel, first.tree, first.place) == ("6.12.1-1", "6.12.1-1", "")
+    assert first.emulator.startswith("QEMU ")
+    assert said(replace(part, options={**part.options, "smp": 2})).work != first.work
+    assert said(side=replace(SIDES[1], append="x=1")).work != first.work
+    for changed in (Work("w", "false", rounds=2), Work("w", "true"), Work("v", "true", rounds=2)):
+        assert said(works=[changed]).work != first.work
+    assert said(works=[replace(works[0], timeout=1)]) == first
+    for file, field_ in (
+        ("out/arch/arm64/boot/Image", "image"),
+        ("guest/stamp", "guest"),
+        ("guest/packages.txt", "guest"),
+        ("module.c", "work"),
+    ):
+        before = said()
+        (tmp_path / file).write_text("changed")
+        assert said() == replace(before, **{field_: getattr(said(), field_)}) != before
+
+
+def test_packages_of_the_guest_are_known_if_they_are_listed(emulator, tmp_path):
+    assert emulator().packages() == {"busybox": "1:1.37.0-6", "libc6": "2.41-12"}
+    (tmp_path / "guest" / "packages.txt").unlink()
+    assert emulator().packages() == {}
 
 
 def test_the_file_has_each_round_and_what_it_was_measured_on(tmp_path):
