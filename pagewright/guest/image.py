@@ -1,23 +1,27 @@
 """Debian packages + guest programs -> the guest's root file system, an ext4 image.
 
-The packages are only extracted, never configured, so nothing of arm64 runs
-here. Programs of features/*/guest are cross-compiled into /usr/lib/tests.
+The packages are only extracted, never configured, so nothing of arm64 runs here. Beside the image
+is packages.txt, which says what versions of which packages are in it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pagewright.host import packages
-from pagewright.host.errors import BuildError
+from pagewright.guest import programs
+from pagewright.host import disk, packages
+from pagewright.host.errors import BuildError, PagewrightError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
-from pagewright.host.toolchain import GCC, GCC_ARM32
+from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
 
@@ -46,13 +50,36 @@ PACKAGES = (
     "tcc",
     "util-linux",
 )
-# Where compiled guest programs are in the guest: TESTS/FEATURE/PROGRAM.
-TESTS = "usr/lib/tests"
 # The image gets this much more than its contents, for what guests write.
 SPARE_MB = 256
 
-COMPILERS = {".arm32.c": GCC_ARM32, ".c": GCC}
-CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-static", "-pthread")
+# The space that the steps take for a while, in MB, a third more than was measured: the tar of
+# packages in the cache and their files in the folder for temporary files; the files and the image.
+_TAR_MB = 600
+_UNPACKED_MB = 900
+_IMAGE_MB = 1600
+
+# Where the list of the packages is in the guest.
+_LIST = "var/lib/packages.txt"
+# The packages' files are gone when mmdebstrap ends; this runs while they are there.
+_WRITE_LIST = (
+    'for deb in "$1"/var/cache/apt/archives/*.deb; do '
+    "dpkg-deb --show --showformat='${Package} ${Version}\\n' \"$deb\" || exit; "
+    f'done | LC_ALL=C sort >"$1"/{_LIST}'
+)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Packages, extracted.
+
+    Attributes:
+        tar: their files, and those of all packages that they need.
+        listing: all these packages, a line with the name and the version each, sorted.
+    """
+
+    tar: Path
+    listing: Path
 
 
 @cache
@@ -65,109 +92,113 @@ def ensure(space: Workspace) -> Path:
     pristine = source.ensure(space).path
     target = space.out / "guest"
     image = target / "root.ext4"
-    init = Path(__file__).with_name("guest-init")
     with lock(target, "the guest image"):
-        packages = fetch(space, PACKAGES)
-        programs = _compile(space, pristine, target / "programs")
-        inputs = [packages, init, *programs]
+        fetched = _fetch(space, PACKAGES)
+        overlay = target / "programs"
+        inputs = [fetched.listing, *programs.ensure(space, pristine, overlay)]
         key = hashlib.sha256(
-            b"".join(str(f).encode() + f.read_bytes() for f in inputs[1:]) + packages.name.encode()
+            b"".join(str(f).encode() + f.read_bytes() for f in inputs) + fetched.tar.name.encode()
         ).hexdigest()
         stamp = target / "stamp"
         if not (image.exists() and stamp.exists() and stamp.read_text() == key):
             stamp.unlink(missing_ok=True)
-            _make_image(packages, init, target / "programs", image)
+            _make_image(fetched.tar, overlay, image)
+            shutil.copyfile(fetched.listing, listing(space))
             stamp.write_text(key)
     return image
 
 
+def listing(space: Workspace) -> Path:
+    """Return the file that lists the packages of the guest image, with their versions."""
+    return space.out / "guest" / "packages.txt"
+
+
 def fetch(space: Workspace, names: Sequence[str]) -> Path:
     """Return a tar of extracted packages and all they need, made once per list of names."""
+    return _fetch(space, names).tar
+
+
+def _fetch(space: Workspace, names: Sequence[str]) -> Fetched:
+    """Fetch packages into the cache, unless they are there with their list."""
     release = packages.debian_release()
     store = space.cache / "guest"
     name = hashlib.sha256(" ".join((release, *names)).encode()).hexdigest()[:16]
-    target = store / f"{release}-{name}.tar"
+    tar = store / f"{release}-{name}.tar"
+    fetched = Fetched(tar, tar.with_suffix(".packages.txt"))
     with lock(store, "the guest cache"):
-        if not target.exists():
-            sites = packages.apt_sites(release)
-            if not sites:
-                raise BuildError(f"apt has no source for Debian {release}", "run `apt-get update`")
-            lines = "".join(
-                f"deb {site} {suite} main\n" for site, suite in sites if "backports" not in suite
-            )
-            with (
-                Bar("fetch the guest's packages", None),
-                tempfile.TemporaryDirectory(dir=store, prefix="fetch-") as scratch,
-            ):
-                fresh = Path(scratch) / "root.tar"
-                command = [
-                    "mmdebstrap",
-                    "--arch=arm64",
-                    "--variant=extract",
-                    "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-                    "--dpkgopt=path-exclude=/usr/share/doc/*",
-                    "--dpkgopt=path-exclude=/usr/share/man/*",
-                    "--dpkgopt=path-exclude=/usr/share/locale/*",
-                    f"--include={','.join(names)}",
-                    release,
-                    str(fresh),
-                    "-",
-                ]
-                run(packages.as_root(command), stdin=lines)
-                fresh.rename(target)
-    return target
+        if not (fetched.tar.exists() and fetched.listing.exists()):
+            disk.require(store, _TAR_MB, "a copy of the guest's packages")
+            disk.require(Path(tempfile.gettempdir()), _UNPACKED_MB, "unpacking them")
+            with scratch(store, "fetch-") as folder:
+                fresh = folder / "root.tar"
+                _extract(release, names, fresh)
+                content = run(["tar", "-x", "-O", "-f", fresh, f"./{_LIST}"])
+                fetched.listing.write_text(content)
+                fresh.rename(fetched.tar)
+    return fetched
 
 
-def _compile(space: Workspace, pristine: Path, target: Path) -> list[Path]:
-    """Compile the guest programs that are older than their sources; return them all."""
-    made = []
-    wanted: dict[Path, list[str | Path]] = {}
-    for feature in space.features():
-        folder = feature.path / "guest"
-        headers = sorted(folder.glob("*.h"))
-        for file in sorted(folder.glob("*.c")):
-            suffix = next(s for s in COMPILERS if file.name.endswith(s))
-            program = target / feature.name / file.name.removesuffix(suffix)
-            newest = max(f.stat().st_mtime for f in (file, *headers, Path(__file__)))
-            if not program.exists() or program.stat().st_mtime < newest:
-                wanted[program] = [
-                    COMPILERS[suffix],
-                    *CFLAGS,
-                    "-isystem",
-                    pristine / "tools" / "testing" / "selftests",
-                    file,
-                ]
-            made.append(program)
-    for program, command in wanted.items():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        run([*command, "-o", program])
-    for stray in set(target.glob("*/*")) - set(made):
-        stray.unlink()
-    if wanted:
-        say(f"compiled {len(wanted)} guest programs")
-    return made
+def _extract(release: str, names: Sequence[str], tar: Path) -> None:
+    """Have mmdebstrap download packages of arm64 and put their files into a tar."""
+    sites = packages.apt_sites(release)
+    if not sites:
+        raise BuildError(f"apt has no source for Debian {release}", "run `apt-get update`")
+    lines = "".join(
+        f"deb {site} {suite} main\n" for site, suite in sites if "backports" not in suite
+    )
+    command = _allowed(
+        [
+            "mmdebstrap",
+            "--arch=arm64",
+            "--variant=extract",
+            "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+            '--aptopt=Acquire::Retries "3"',
+            "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-exclude=/usr/share/man/*",
+            "--dpkgopt=path-exclude=/usr/share/locale/*",
+            f"--extract-hook={_WRITE_LIST}",
+            f"--include={','.join(names)}",
+            release,
+            str(tar),
+            "-",
+        ]
+    )
+    with Bar("fetch the guest's packages", None):
+        run(command, stdin=lines)
 
 
-def _make_image(packages: Path, init: Path, programs: Path, image: Path) -> None:
-    """Make the ext4 image from the packages, the init and the programs."""
-    with (
-        Bar("make the guest image", None),
-        tempfile.TemporaryDirectory(dir=image.parent, prefix="image-") as scratch,
-    ):
-        root = Path(scratch) / "root"
+def _allowed(mmdebstrap: list[str]) -> list[str]:
+    """Return a command of mmdebstrap so that it may own files as root.
+
+    A user gets that in a user namespace, if the host allows one; otherwise from sudo.
+    """
+    if os.geteuid() == 0:
+        return mmdebstrap
+    try:
+        # Does all that mmdebstrap will do, and needs the same files and programs of the host.
+        run(["unshare", "--map-auto", "--map-root-user", "true"])
+    except PagewrightError:
+        say("no user namespaces here (are uidmap and /etc/subuid there?): sudo fetches the guest")
+        return packages.as_root(mmdebstrap)
+    return [mmdebstrap[0], "--mode=unshare", *mmdebstrap[1:]]
+
+
+def _make_image(tar: Path, overlay: Path, image: Path) -> None:
+    """Make the ext4 image from the packages and the programs."""
+    disk.require(image, _IMAGE_MB, "making the guest image")
+    with Bar("make the guest image", None), scratch(image.parent, "image-") as folder:
+        root = folder / "root"
         root.mkdir()
-        run(["tar", "-x", "--no-same-owner", "--exclude=./dev/*", "-f", packages, "-C", root])
+        run(["tar", "-x", "--no-same-owner", "--exclude=./dev/*", "-f", tar, "-C", root])
         for name in ("dev", "proc", "sys", "run", "tmp", "root"):
             (root / name).mkdir(exist_ok=True)
         # Debian 13 leaves these links to a package that is not extracted here.
         for name in ("bin", "lib", "sbin"):
             if not (root / name).exists():
                 (root / name).symlink_to(f"usr/{name}")
-        run(["install", "-m", "755", init, root / "init"])
-        (root / TESTS).parent.mkdir(parents=True, exist_ok=True)
-        run(["cp", "-a", programs, root / TESTS])
+        run(["cp", "--recursive", "--no-target-directory", overlay, root])
         size = int(run(["du", "-sm", root]).split()[0]) + SPARE_MB
-        fresh = Path(scratch) / "root.ext4"
+        fresh = folder / "root.ext4"
         # In the image all files are root's, whoever makes it.
         command = ["fakeroot", "--", "/sbin/mke2fs", "-q", "-t", "ext4", "-d"]
         run([*command, root, fresh, f"{size}M"])

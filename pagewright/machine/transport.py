@@ -5,9 +5,11 @@ itself in base64, so that any text survives a terminal. They differ in how the
 output returns:
 
 - `Channel`, for our own QEMU: through a virtio port that QEMU writes to a file.
-  Fast, and nothing else writes there.
+  Fast, and nothing else writes there. A program of the guest does all of it (see
+  pagewright/guest/command.c), because each process costs an emulated machine 20 ms.
 - `Lines`, for any place: as gzip in base64, through the driver. What the kernel
-  prints into the middle of it on a shared console is noticed by the checksum.
+  prints into the middle of it on a shared console is noticed by the checksum. It
+  asks for no more than a shell and common programs.
 """
 
 from __future__ import annotations
@@ -33,40 +35,43 @@ _COMMAND_BYTES = 96 * 1024
 _MOVE_SECONDS = 60
 _TRIES = 3
 
-# The command's output goes to a file first: what it leaves running in the
-# background may go on writing there without getting into a later output.
+# Where what is on its way is kept; our init has made it, and it is in memory.
 _DIRECTORY = "/run/command"
 _BEGIN = f"exec 2>/dev/null; cd {_DIRECTORY}; "
-_RUN = _BEGIN + 'rm -f out; (c="$({source})"; cd; exec sh -c "$c") >out 2>&1 </dev/null; '
 
 
 class _Transport:
     """What both transports share: bringing the command in."""
 
     def __init__(self, shell: Shell) -> None:
-        """Prepare the guest."""
+        """Remember how the guest's shell is spoken to."""
         self._shell = shell
-        self._shell(f"mkdir -p {_DIRECTORY}", _MOVE_SECONDS)
 
-    def _command(self, command: str) -> str:
-        """Bring a command into the guest; return the shell text that runs it."""
+    def _bring(self, command: str) -> str | None:
+        """Bring a command into the guest.
+
+        Returns:
+            The command in base64 if it fits into a line of shell; otherwise nothing, and the
+            guest has the base64 in the file IN.
+        """
         code = command.encode()
         if len(code) > _COMMAND_BYTES:
             raise MachineError(f"a command of {len(code)} bytes is too long", "use an overlay")
         text = base64.b64encode(code).decode()
         if len(text) <= _PIECE:
-            return _RUN.format(source=f"echo {text} | base64 -d")
+            return text
         for start in range(0, len(text), _PIECE):
             redirect = ">>" if start else ">"
             piece = text[start : start + _PIECE]
             self._shell(f"echo {piece} {redirect}{_DIRECTORY}/in", _MOVE_SECONDS)
-        return _RUN.format(source="base64 -d in")
+        return None
 
 
 class Channel(_Transport):
     """Output comes back through a virtio port, which QEMU writes to a file."""
 
-    PORT = "/dev/command-output"
+    # The driver gives the line to a shell of its own, which has nothing else to do.
+    RUN = "exec /usr/sbin/run-command"
 
     def __init__(self, shell: Shell, file: Path) -> None:
         """Start at the end of the file."""
@@ -76,8 +81,9 @@ class Channel(_Transport):
 
     def run(self, command: str, timeout: float) -> tuple[int, bytes]:
         """Run a command; return its status and its output."""
-        text = f"{self._command(command)} echo $? $(wc -c <out); cat out >{self.PORT}; rm -f out"
-        answer = self._shell(text, timeout)
+        text = self._bring(command)
+        source = f"'{text}'" if text is not None else f"<{_DIRECTORY}/in"
+        answer = self._shell(f"{self.RUN} {source}", timeout)
         try:
             status, size = map(int, answer[0].split())
         except (IndexError, ValueError):
@@ -110,10 +116,21 @@ class Lines(_Transport):
     # whole answer at each.
     CHUNK = 8 * 1024
 
+    # The command's output goes to a file first: what it leaves running in the
+    # background may go on writing there without getting into a later output.
+    RUN = _BEGIN + 'rm -f out; (c="$({source})"; cd; exec sh -c "$c") >out 2>&1 </dev/null; '
+
+    def __init__(self, shell: Shell) -> None:
+        """Prepare the guest, which need not be one that our init has prepared."""
+        super().__init__(shell)
+        self._shell(f"mkdir -p {_DIRECTORY}", _MOVE_SECONDS)
+
     def run(self, command: str, timeout: float) -> tuple[int, bytes]:
         """Run a command; return its status and its output."""
         pack = f"{{ echo $?; cat out; }} | gzip -1 >out.gz; rm -f out; {self._fetch(0)}"
-        answer = self._shell(self._command(command) + pack, timeout)
+        text = self._bring(command)
+        source = f"echo {text} | base64 -d" if text is not None else "base64 -d in"
+        answer = self._shell(self.RUN.format(source=source) + pack, timeout)
         for _ in range(_TRIES):
             try:
                 status, _, output = self._unpack(answer).partition(b"\n")
