@@ -82,18 +82,16 @@ def boot(
 
     space = workspace.find()
     options: dict[str, Any] = {
+        "cpu": cpu,
         "smp": smp,
         "memory": memory,
         "append": append,
         "icount": icount,
+        "accel": accel.value,
         "single_threaded": single_threaded,
         "overlay": overlay,
         "extra_args": [word for text in qemu_args or () for word in shlex.split(text)],
     }
-    if accel is Accelerator.KVM:
-        options["accel"] = accel.value
-    if cpu or accel is Accelerator.TCG:
-        options["cpu"] = cpu
     if gdb:
         if run is not None:
             raise PagewrightError("--gdb gives a console", "leave --run out")

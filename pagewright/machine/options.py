@@ -1,4 +1,7 @@
-"""What a machine is to be like, and whether a given one is."""
+"""What a machine is to be like.
+
+A board, or another place of a lab, is as it is: `unmet` says which options it does not meet.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ class MachineOptions:
         smp: number of CPUs, at least.
         memory: size of RAM, as QEMU writes it ("1G"); may exceed the host's.
         append: kernel parameters added to the machine's own.
-        icount: count instructions: guest time is the number of them executed,
-            and figures repeat. Implies a single thread.
+        icount: count instructions: the guest's clock goes on by one nanosecond with each, so
+            that times are counts, and repeat. Implies a single thread.
         single_threaded: run all CPUs in one thread, which makes atomics fault
             as on hardware.
         count: QEMU's plugin that counts the instructions of the kernel and of programs apart

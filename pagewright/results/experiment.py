@@ -23,6 +23,8 @@ from pagewright.host.workspace import Feature, Workspace
 
 # What one round of a work printed: its key=value lines.
 Values = dict[str, str]
+# The mean of each side's runs, by the group and the name of a figure, and then by label.
+Means = Mapping[tuple[str, str], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Experiment:
         columns: labels of sides in the order of a table's columns; others come after these.
         yardstick: the label of the side that the others are compared with, in tables that
             have it; in others, and if it is empty, that is the first column.
-        summary: sums up in a line what the feature changes, given a figure's mean on each side
-            by the figure's group and name; what `pagewright demo` prints.
+        summary: sums up in a line what the feature changes, off and on, as `pagewright demo`
+            prints it; made of the quick runs of the parts without sides of their own.
     """
 
     name: str
@@ -123,7 +125,7 @@ class Experiment:
     quantities: Callable[[str, str, Values], Iterable[Quantity]]
     columns: Sequence[str] = ()
     yardstick: str = ""
-    summary: Callable[[Mapping[tuple[str, str], Mapping[str, float]]], str] | None = None
+    summary: Callable[[Means], str] | None = None
 
 
 def parse_values(text: str) -> Values:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pagewright.results.experiment import Experiment, Part, Quantity, Values, Work
+from pagewright.results.experiment import Experiment, Means, Part, Quantity, Values, Work
 
 PROGRAM = "/usr/lib/tests/atomic-write-fault/populate"
 
@@ -112,10 +112,23 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     yield Quantity("kernel instructions per page", work, "instructions", cost)
 
 
+def summary(means: Means) -> str:
+    """Say what an atomic's first touch costs, in faults and instructions."""
+    small, huge = "ldadd, 64 MiB, THP off", "ldadd, 64 MiB, THP on"
+    faults, huge_faults = means["page faults", small], means["page faults", huge]
+    cost = means["kernel instructions per page", small]
+    return (
+        f"64 MiB touched by atomics take {faults['on']:,.0f} page faults instead of "
+        f"{faults['off']:,.0f} (huge pages: {huge_faults['on']:,.0f} instead of "
+        f"{huge_faults['off']:,.0f}), {1 - cost['on'] / cost['off']:.0%} fewer instructions"
+    )
+
+
 EXPERIMENT = Experiment(
     name="atomic-populate",
     feature="atomic-write-fault",
     title="What the first touch of memory costs, by kind of access",
     parts=lambda quick: [Part("populate", MACHINE, works(quick))],
     quantities=quantities,
+    summary=summary,
 )

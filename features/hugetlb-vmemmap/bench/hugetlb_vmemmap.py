@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
+from pagewright.results.experiment import Experiment, Means, Part, Quantity, Side, Values, Work
 
 SIDES = (
     Side("base", "base-4k"),
@@ -133,12 +133,23 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
             yield Quantity(prefix + group, step, unit, get(values))
 
 
+def summary(means: Means) -> str:
+    """Say what HVO saves of two pages of 1 GiB, whole and demoted."""
+    whole = means[SMALL + SAVED, "allocate 1 GiB"]["on"]
+    demoted = means[SMALL + SAVED, "demote to 2 MiB"]["on"]
+    return (
+        f"{whole:.1f} MiB back of two pages of 1 GiB, {demoted:.1f} MiB when they are "
+        f"demoted to 2 MiB"
+    )
+
+
 EXPERIMENT = Experiment(
     name="hugetlb-vmemmap",
     feature="hugetlb-vmemmap",
     title="What HVO saves and takes, step by step",
     parts=parts,
     quantities=quantities,
+    summary=summary,
     # What it costs to follow the rules is told by HVO that does not.
     yardstick="naive",
 )

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pagewright.kernel.modules import FOLDER
-from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
+from pagewright.results.experiment import Experiment, Means, Part, Quantity, Side, Values, Work
 
 BASE = Side("base", "base-4k")
 WITHOUT = Side("without", "patched-4k-without-percpu-local")
@@ -196,11 +196,22 @@ def per_operation(model: str, values: Values) -> Iterator[Quantity]:
                     yield Quantity(group, name, "instructions", float(counts.split()[index]))
 
 
+def summary(means: Means) -> str:
+    """Say what operations on 8 bytes take."""
+    group = f"instructions, {MODELS[0]}, {HOW['static']}, {PLACES[0]}"
+    inc, cmpxchg = means[group, "inc 8"], means[group, "cmpxchg 8"]
+    return (
+        f"this_cpu_inc() takes {inc['on']:.0f} instructions instead of {inc['off']:.0f}, "
+        f"this_cpu_cmpxchg() {cmpxchg['on']:.0f} instead of {cmpxchg['off']:.0f}"
+    )
+
+
 EXPERIMENT = Experiment(
     name="percpu-local",
     feature="percpu-local",
     title="What this_cpu operations cost, and what they cost whole workloads",
     parts=parts,
     quantities=quantities,
+    summary=summary,
     columns=COLUMNS,
 )

@@ -1,0 +1,309 @@
+"""The command line: what it prints, what it passes on, and that bad input is one clear line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pagewright.cli import main, overview, pytest_arguments
+from pagewright.host import workspace
+from pagewright.host.errors import GuestDiedError, PagewrightError
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import source
+from pagewright.machine import machine
+from pagewright.machine.options import MachineOptions
+
+SPACE = workspace.find()
+LAUNCHER = SPACE.root / "bin" / "pagewright"
+PAGEWRIGHT = Path(sys.executable).with_name("pagewright")
+
+main.add_commands_of_features()
+
+
+def call(*words: str) -> int:
+    """Run a command in this process and return its exit status."""
+    return main.app(list(words), standalone_mode=False) or 0
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch) -> Workspace:
+    """Have commands work with the repository's sources, but another out/ and cache."""
+    for name in ("features", "base", "tests"):
+        (tmp_path / name).symlink_to(SPACE.root / name)
+    space = Workspace(tmp_path, tmp_path / "cache")
+    monkeypatch.setattr(workspace, "find", lambda: space)
+    return space
+
+
+# --- Bad input --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "listed"),
+    [
+        (["build", "nope"], "no build 'nope'", "patched-4k"),
+        (["build", "patched-4k", "--without", "nope"], "no feature 'nope'", "linear-map"),
+        (["boot", "nope"], "no build 'nope'", "patched-4k"),
+        (["boot", "nope", "--run", "true"], "no build 'nope'", "patched-4k"),
+        (["map", "nope"], "no build 'nope'", "patched-4k"),
+        (["series", "nope"], "no feature 'nope'", "linear-map"),
+        (["bench", "nope"], "no experiment 'nope'", "atomic-populate"),
+        (["kunit", "nope"], "no KUnit suite 'nope'", "cpu_pause"),
+        (["kunit", "cpu_pause", "nope"], "no build 'nope'", "patched-4k"),
+        (["selftest", "nope"], "no selftest 'nope'", "atomic-write-fault/semantics"),
+        (["selftest", "mm/nope"], "no selftest 'mm/nope'", "mm/hugepage-mmap"),
+        (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
+        (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),
+        (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
+        (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
+        (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
+        (["logs", "nope"], "no log that matches 'nope'", "no test has failed"),
+        (["boot", "patched-4k", "--gdb", "--run", "true"], "--gdb", "leave --run out"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_name_is_one_line_that_lists_what_there_is(
+    elsewhere, monkeypatch, words, what, listed
+):
+    """It is found out before anything is fetched, built or run."""
+
+    def begun(*_: object) -> None:
+        raise AssertionError("work began before the name was known")
+
+    monkeypatch.setattr(source, "ensure", begun)
+    monkeypatch.setattr(pytest, "main", begun)
+    with pytest.raises(PagewrightError) as error:
+        call(*words)
+    assert what in error.value.what
+    assert "\n" not in error.value.what
+    assert listed in error.value.todo
+
+
+def test_an_error_is_plain_and_its_status_is_1():
+    ended = subprocess.run([PAGEWRIGHT, "kunit", "nope"], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("pagewright: there is no KUnit suite 'nope'\nthe suites are: ")
+
+
+def test_debug_shows_where_an_error_comes_from():
+    ended = subprocess.run([PAGEWRIGHT, "--debug", "bench", "nope"], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "Traceback" in ended.stderr
+
+
+def test_debug_shows_the_programs_that_are_run():
+    logger = "import logging; logging.basicConfig(level=logging.DEBUG)\n"
+    code = f"{logger}from pagewright.host.run import run; run(['echo', 'a b'])"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "echo 'a b'" in shown.stderr
+
+
+# --- The launcher -----------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path) -> Path:
+    """Make a clone with the launcher, and a bootstrap whose Python only notes what it makes."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "python3"
+    python.write_text(
+        "#!/bin/sh\n[ $2 = venv ] || exit 0\nmkdir -p .venv/bin; echo made >>log\n"
+        "printf '#!/bin/sh\\n' >.venv/bin/pip\n"
+        "printf '#!/bin/sh\\necho \"called with $*\"' >.venv/bin/pagewright\n"
+        "chmod +x .venv/bin/*\n"
+    )
+    bootstrap = (SPACE.root / "bootstrap").read_text().replace("/usr/bin/python3", str(python))
+    (tmp_path / "bootstrap").write_text(bootstrap)
+    (tmp_path / "bin" / "pagewright").write_text(LAUNCHER.read_text())
+    (tmp_path / "pyproject.toml").touch()
+    for file in (python, tmp_path / "bootstrap", tmp_path / "bin" / "pagewright"):
+        file.chmod(0o755)
+    return tmp_path
+
+
+def test_the_launcher_makes_the_environment_once(clone):
+    launcher = clone / "bin" / "pagewright"
+    for _ in range(2):
+        ended = subprocess.run([launcher, "list", "a b"], capture_output=True, text=True, cwd="/")
+        assert ended.stdout == "called with list a b\n"
+    assert (clone / "log").read_text() == "made\n"
+
+
+def test_the_launcher_makes_it_again_when_pyproject_changed(clone):
+    launcher = clone / "bin" / "pagewright"
+    run([launcher, "list"])
+    made = (clone / ".venv" / "bin" / "pagewright").stat().st_mtime
+    os.utime(clone / "pyproject.toml", (made + 10, made + 10))
+    run([launcher, "list"])
+    assert (clone / "log").read_text() == "made\nmade\n"
+
+
+def test_the_launcher_works_through_a_link(clone, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(clone / "bin" / "pagewright")
+    assert "called with list" in run([link, "list"])
+
+
+def test_shells_complete_builds():
+    environment = {
+        "_PAGEWRIGHT_COMPLETE": "complete_bash",
+        "COMP_WORDS": "pagewright build patched-6",
+        "COMP_CWORD": "2",
+    }
+    assert run([PAGEWRIGHT], env=environment).split() == ["patched-64k"]
+
+
+# --- What there is ----------------------------------------------------------------
+
+
+def test_list_has_every_build_and_experiment(elsewhere, capsys):
+    image = elsewhere.out / "base-16k" / "arch" / "arm64" / "boot" / "Image"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    assert call("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "  * base-16k                  the unpatched kernel, pages of 16 KiB" in lines
+    assert any(line.startswith("    patched-4k ") for line in lines)
+    assert any(line.startswith("  hugetlb-sizes ") for line in lines)
+
+
+def test_version_names_commit_and_kernel(capsys):
+    call("--version")
+    out = capsys.readouterr().out
+    assert run(["git", "rev-parse", "--short=12", "HEAD"], cwd=SPACE.root).strip() in out
+    assert f"known good with {SPACE.base().known_good}" in out
+
+
+JUNIT = """<?xml version="1.0"?><testsuites><testsuite>
+<testcase classname="tests.test_a" name="test_fine"/>
+<testcase classname="tests.test_a" name="test_bad"><failure message="assert 1 == 2&#10;more"/>
+</testcase></testsuite></testsuites>"""
+
+
+@pytest.fixture
+def failed(elsewhere) -> Path:
+    """Leave what a failed test leaves, and what one that runs at the moment does."""
+    logs = elsewhere.out / "logs"
+    for name in ("test_a.py-test_bad", ".test_a.py-test_running"):
+        (logs / name / "1").mkdir(parents=True)
+        text = "".join(f"line {number} of {name}\n" for number in range(100))
+        (logs / name / "1" / "console.log").write_text(text)
+    (logs / "junit.xml").write_text(JUNIT)
+    return logs
+
+
+def test_logs_show_what_failed(failed, capsys):
+    call("logs")
+    out = capsys.readouterr().out
+    assert "failed: tests.test_a.test_bad: assert 1 == 2\n" in out
+    assert "line 99 of test_a.py-test_bad" in out
+    assert "line 0 of" not in out
+    assert "running" not in out
+
+
+def test_logs_of_one_test_are_whole(failed, capsys):
+    call("logs", "test_bad")
+    out = capsys.readouterr().out
+    assert "line 0 of test_a.py-test_bad" in out
+    assert "line 99 of test_a.py-test_bad" in out
+
+
+def test_logs_say_that_a_report_is_incomplete(failed):
+    (failed / "junit.xml").write_text("<testsuites>")
+    assert "is not complete" in next(overview.failed_tests(failed / "junit.xml"))
+
+
+def test_clean_keeps_the_cache_unless_asked(elsewhere):
+    for folder in (elsewhere.out, elsewhere.cache):
+        folder.mkdir(parents=True)
+    call("clean")
+    assert not (elsewhere.root / "out").exists()
+    assert elsewhere.cache.exists()
+    call("clean", "--cache")
+    assert not elsewhere.cache.exists()
+    assert (SPACE.root / "features").exists()
+
+
+# --- What is passed on ------------------------------------------------------------
+
+
+def test_tests_are_found_from_any_folder():
+    folders = [str(SPACE.root / name) for name in ("tests", "features")]
+    assert pytest_arguments.complete(SPACE, ["-k", "x"]) == ["-k", "x", *folders]
+    assert pytest_arguments.complete(SPACE, ["-n", "2", "--tb=short"])[-2:] == folders
+    one = str(SPACE.root / "tests" / "test_cli.py")
+    assert pytest_arguments.complete(SPACE, ["-x", f"{one}::test_y"]) == ["-x", f"{one}::test_y"]
+
+
+@pytest.fixture
+def consoles(monkeypatch) -> list[dict[str, Any]]:
+    """Collect the options of machines instead of booting them."""
+    from pagewright.kernel import build
+    from pagewright.machine import inputs
+
+    seen: list[dict[str, Any]] = []
+
+    def options_for(_space: Workspace, _name: str, **options: object) -> None:
+        seen.append(options)
+
+    monkeypatch.setattr(inputs, "options_for", options_for)
+    monkeypatch.setattr(machine, "console", lambda _: 0)
+    built = SimpleNamespace(vmlinux=Path("/clone/out/vmlinux"))
+    monkeypatch.setattr(build, "ensure", lambda *_: built)
+    return seen
+
+
+def test_boot_passes_arguments_to_qemu(consoles):
+    call("boot", "patched-4k", "--qemu-args", "-d 'a b'", "--qemu-args", "-s", "--single-threaded")
+    assert consoles[0]["extra_args"] == ["-d", "a b", "-s"]
+    assert consoles[0]["single_threaded"]
+
+
+def test_boot_waits_for_a_debugger(consoles, capsys):
+    call("boot", "patched-4k", "--gdb", "--append", "quiet")
+    assert consoles[0]["extra_args"] == ["-s", "-S"]
+    assert consoles[0]["append"] == "nokaslr quiet"
+    assert "gdb-multiarch /clone/out/vmlinux -ex 'target remote :1234'" in capsys.readouterr().err
+
+
+def test_boot_takes_the_hosts_processors(consoles):
+    call("boot", "patched-4k", "--accel", "kvm")
+    assert consoles[0]["accel"] == "kvm"
+
+
+# --- Guests -----------------------------------------------------------------------
+
+
+def test_a_console_says_why_its_guest_died(space, patched):
+    """QEMU ends with status 0 when the kernel has panicked."""
+    with pytest.raises(GuestDiedError, match="panic: Requested init /no/such failed") as error:
+        machine.console(patched)
+    assert "Kernel panic" in error.value.details
+
+
+@pytest.fixture
+def patched(space) -> MachineOptions:
+    """Return a machine whose kernel finds no init."""
+    from pagewright.machine.inputs import options_for
+
+    return options_for(space, "patched-4k", smp=1, append="init=/no/such")
+
+
+def test_kunit_prints_the_results_of_a_suite(capsys):
+    call("kunit", "cpu_pause.initiators_take_turns", "--smp", "2")
+    out = capsys.readouterr().out
+    assert "pass  cpu_pause.initiators_take_turns\n" in out
+    assert "1 cases, 0 failed" in out
+
+
+def test_selftest_has_the_programs_status_and_output(capsys):
+    assert call("selftest", "linear-map/instructions", "sh", "-c", "echo $HOME; exit 3") == 3
+    assert "instructions=" in capsys.readouterr().out
