@@ -44,12 +44,13 @@ def test_timeout_ends_the_program():
 
 
 def test_timeout_holds_while_lines_are_followed(tmp_path):
-    mark = f"sleep 20.{os.getpid()}"
+    mark, end = f"sleep 10.{os.getpid()}", tmp_path / "end"
     seen: list[str] = []
     for options in ({"on_line": seen.append}, {"log": tmp_path / "log"}):
         with pytest.raises(PagewrightError, match=r"did not finish within 0\.5 s"):
-            run(["sh", "-c", f"echo first; {mark}"], timeout=0.5, **options)
+            run(["sh", "-c", f"echo first; {mark}; touch {end}"], timeout=0.5, **options)
         assert not running(mark)
+        assert not end.exists()
 
 
 def test_followed_program_is_read_to_its_end(tmp_path):

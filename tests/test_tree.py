@@ -374,16 +374,17 @@ def test_discard_drops_every_edit(space, pristine):
 
 
 def test_link_that_an_editor_made_a_file_is_not_overwritten(space, pristine):
+    (space.root / "features/one/linux/mm/one.rst").write_text("One\n")
     path = tree.assemble(space, pristine)
-    link = path / "mm" / "one.c"
+    link = path / "mm" / "one.rst"
     link.unlink()
-    link.write_text("int mine;\n")
+    link.write_text("mine\n")
     tree.assemble(space, pristine)
-    assert list(state(space).edited) == ["mm/one.c"]
+    assert list(state(space).edited) == ["mm/one.rst"]
     add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
-    with pytest.raises(SourceError, match=r"no links any more .* mm/one\.c"):
+    with pytest.raises(SourceError, match=r"no links any more .* mm/one\.rst"):
         tree.assemble(space, pristine)
-    assert link.read_text() == "int mine;\n"
+    assert link.read_text() == "mine\n"
     tree.assemble(space, pristine, discard=True)
     assert link.is_symlink()
 

@@ -232,7 +232,11 @@ def setup() -> None:
     ids = lacking_id_range()
     if ids:
         say("giving you a range of user ids, with which the guest is made without root")
-        run(as_root(ids))
+        try:
+            run(as_root(ids))
+        except ProgramError as error:
+            # A user who is not in /etc/passwd; an administrator has to give the range.
+            say(f"that failed: {error.details or error.what}")
     lacking = missing()
     stale = not run(["apt-cache", "madison", SOURCE]).strip()
     if not lacking and not stale:
