@@ -120,7 +120,7 @@ def summary(means: Means) -> str:
     return (
         f"64 MiB touched by atomics take {faults['on']:,.0f} page faults instead of "
         f"{faults['off']:,.0f} (huge pages: {huge_faults['on']:,.0f} instead of "
-        f"{huge_faults['off']:,.0f}), {1 - cost['on'] / cost['off']:.0%} fewer instructions"
+        f"{huge_faults['off']:,.0f}), {(1 - cost['on'] / cost['off']) * 100:.0f} % fewer instructions"
     )
 
 
