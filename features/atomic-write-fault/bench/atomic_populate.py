@@ -117,10 +117,11 @@ def summary(means: Means) -> str:
     small, huge = "ldadd, 64 MiB, THP off", "ldadd, 64 MiB, THP on"
     faults, huge_faults = means["page faults", small], means["page faults", huge]
     cost = means["kernel instructions per page", small]
+    less = (1 - cost["on"] / cost["off"]) * 100
     return (
         f"64 MiB touched by atomics take {faults['on']:,.0f} page faults instead of "
         f"{faults['off']:,.0f} (huge pages: {huge_faults['on']:,.0f} instead of "
-        f"{huge_faults['off']:,.0f}), {(1 - cost['on'] / cost['off']) * 100:.0f} % fewer instructions"
+        f"{huge_faults['off']:,.0f}), {less:.0f} % fewer instructions"
     )
 
 

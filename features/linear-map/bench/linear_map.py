@@ -196,9 +196,10 @@ def summary(means: Means) -> str:
     """Say what large leaves give back at boot."""
     group = next(group for group, name in means if name == UNTIL_INIT)
     total, boot = means[group, "MemTotal"], means[group, UNTIL_INIT]
+    less = (1 - boot["on"] / boot["off"]) * 100
     return (
         f"{(total['on'] - total['off']) / 1024:.0f} MiB of {group.removeprefix(LARGE_GUEST)} "
-        f"back, {(1 - boot['on'] / boot['off']) * 100:.0f} % fewer instructions until init"
+        f"back, {less:.0f} % fewer instructions until init"
     )
 
 
