@@ -23,7 +23,8 @@ BUILDS = ("4k", "voluntary-4k", "16k", "64k")
 
 # What the feature itself says of its tables goes into tables(). A moment is after all that was
 # freed is free; MemTotal leaves out what the kernel took before it counted. Mapped is what one
-# CPU's table maps, but for the linear map and the struct pages.
+# CPU's table maps, but for the linear map and the struct pages. DirectMap is the linear map by
+# leaf size.
 MEMORY = f"""
 set -e
 debug=/sys/kernel/debug
@@ -50,6 +51,7 @@ moment() {{
 	for key in MemTotal MemFree PageTables SecPageTables Percpu VmallocUsed Slab; do
 		sed -n "s/^$key: *\\([0-9]*\\) kB/$1 $key=\\1/p" /proc/meminfo
 	done
+	sed -n "s/^\\(DirectMap[^:]*\\): *\\([0-9]*\\) kB/$1 \\1=\\2/p" /proc/meminfo
 	echo "$1 Mapped=$(mapped)"
 }}
 echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
