@@ -23,8 +23,8 @@ from pagewright.kernel.recipes import recipe
 
 CCACHE_SIZE = "8G"
 # What a build takes in its folder and, compressed, in the compiler cache, in MB.
-BUILD_MB = 700
-DEBUG_BUILD_MB = 1500
+BUILD_MB = 500
+DEBUG_BUILD_MB = 1000
 # In a build's folder: the version of the source package that it was made from.
 SOURCE_STAMP = ".source"
 

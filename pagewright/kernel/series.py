@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pagewright.host import disk
 from pagewright.host.errors import PagewrightError, SourceError
 from pagewright.host.lock import lock
 from pagewright.host.progress import say
@@ -20,6 +21,9 @@ from pagewright.host.scratch import claim, prune, scratch
 from pagewright.host.workspace import Feature, Workspace
 from pagewright.kernel.hooks import patched_files
 from pagewright.kernel.source import KEEP, Source
+
+# What a repository with one release takes, in MB: nothing in it is compressed.
+REPOSITORY_MB = 1800
 
 # git, whatever the user's own configuration would add.
 GIT = (
@@ -38,6 +42,7 @@ def repository(space: Workspace, source: Source) -> Path:
     target = store / f"{source.package_version}.git"
     with lock(store, "the git cache"):
         if not target.exists():
+            disk.require(store, REPOSITORY_MB, "the kernel source in git")
             say(f"storing linux {source.package_version} in git, once")
             with scratch(store, "import-") as folder:
                 git = ["git", "--git-dir", f"{folder}/git", "--work-tree", str(source.path)]
