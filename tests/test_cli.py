@@ -45,29 +45,30 @@ def elsewhere(tmp_path, monkeypatch) -> Workspace:
 # --- Bad input --------------------------------------------------------------------
 
 
+WRONG = [
+    (["build", "nope"], "no build 'nope'", "patched-4k"),
+    (["build", "patched-4k", "--without", "nope"], "no feature 'nope'", "linear-map"),
+    (["boot", "nope"], "no build 'nope'", "patched-4k"),
+    (["boot", "nope", "--run", "true"], "no build 'nope'", "patched-4k"),
+    (["map", "nope"], "no build 'nope'", "patched-4k"),
+    (["series", "nope"], "no feature 'nope'", "linear-map"),
+    (["bench", "nope"], "no experiment 'nope'", "atomic-populate"),
+    (["kunit", "nope"], "no KUnit suite 'nope'", "cpu_pause"),
+    (["kunit", "cpu_pause", "nope"], "no build 'nope'", "patched-4k"),
+    (["selftest", "nope"], "no selftest 'nope'", "atomic-write-fault/semantics"),
+    (["selftest", "mm/nope"], "no selftest 'mm/nope'", "mm/hugepage-mmap"),
+    (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
+    (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),
+    (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
+    (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
+    (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
+    (["logs", "nope"], "no log that matches 'nope'", "no test has failed"),
+    (["boot", "patched-4k", "--gdb", "--run", "true"], "--gdb", "leave --run out"),
+]
+
+
 @pytest.mark.parametrize(
-    ("words", "what", "listed"),
-    [
-        (["build", "nope"], "no build 'nope'", "patched-4k"),
-        (["build", "patched-4k", "--without", "nope"], "no feature 'nope'", "linear-map"),
-        (["boot", "nope"], "no build 'nope'", "patched-4k"),
-        (["boot", "nope", "--run", "true"], "no build 'nope'", "patched-4k"),
-        (["map", "nope"], "no build 'nope'", "patched-4k"),
-        (["series", "nope"], "no feature 'nope'", "linear-map"),
-        (["bench", "nope"], "no experiment 'nope'", "atomic-populate"),
-        (["kunit", "nope"], "no KUnit suite 'nope'", "cpu_pause"),
-        (["kunit", "cpu_pause", "nope"], "no build 'nope'", "patched-4k"),
-        (["selftest", "nope"], "no selftest 'nope'", "atomic-write-fault/semantics"),
-        (["selftest", "mm/nope"], "no selftest 'mm/nope'", "mm/hugepage-mmap"),
-        (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
-        (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),
-        (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
-        (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
-        (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
-        (["logs", "nope"], "no log that matches 'nope'", "no test has failed"),
-        (["boot", "patched-4k", "--gdb", "--run", "true"], "--gdb", "leave --run out"),
-    ],
-    ids=" ".join,
+    ("words", "what", "listed"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG]
 )
 def test_a_wrong_name_is_one_line_that_lists_what_there_is(
     elsewhere, monkeypatch, words, what, listed
