@@ -92,8 +92,10 @@ def bench(
     if name == LIST:
         _list(space)
         return
-    if not name and (json or html or svg or part or side):
-        raise PagewrightError("files, parts and sides are of one experiment", "give its name, too")
+    if not name and (json or html or svg or part or side or show):
+        raise PagewrightError(
+            "parts, sides, files and --show are of one experiment", "give its name, too"
+        )
     if show and (resume or lg_env):
         raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
     names = [name] if name else catalogue.experiments(space)
