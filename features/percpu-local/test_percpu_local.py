@@ -194,12 +194,6 @@ def test_many_cpus_boot(machine, cpus):
     assert place.warnings() == ""
 
 
-@pytest.mark.parametrize("size_and_bits", ["4k-39", pytest.param("64k-42", marks=pytest.mark.full)])
-def test_other_page_sizes_and_address_bits(machine, size_and_bits):
-    place = machine(f"tiny-{size_and_bits}", smp=3, append=KUNIT)
-    passes_with_local_map(place)
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("append", ["", "nokaslr", "kpti=on", "kpti=on nokaslr"])
 @pytest.mark.parametrize("cpu", ["max", NO_LPA2, NO_LSE])
