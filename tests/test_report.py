@@ -60,6 +60,13 @@ def test_table_shows_both_sides_and_the_difference(sample):
     assert "runs" not in text
 
 
+def test_heads_leave_out_the_build_that_all_sides_of_a_table_have(sample):
+    labels = ["16k, without", "16k, patched"]
+    sample.sides = [Side(label, "patched-16k") for label in labels]
+    sample.figures = [Figure("g", "row", "unit", {label: [1.0] for label in labels})]
+    assert report.sheets(sample)[0].heads[2:] == ["without", "patched", "patched - without"]
+
+
 def test_the_error_is_that_of_the_difference_of_means():
     found = difference([8, 10, 12], [18, 22])
     assert found.absolute == -10

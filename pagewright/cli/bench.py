@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # In place of an experiment's name.
 LIST = "list"
+# How wide tables may be that are not printed to a terminal.
+COLUMNS = 180
 
 
 def register(app: typer.Typer) -> None:
@@ -99,6 +101,10 @@ def bench(
     if show and (resume or lg_env):
         raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
     names = [name] if name else catalogue.experiments(space)
+    console = Console()
+    if not console.is_terminal:
+        # The widest tables fit, and no number is broken in two.
+        console = Console(width=COLUMNS)
     choice = Choice(quick, part or (), side or (), runs or 0)
     for experiment in [catalogue.load(space, one) for one in names]:
         file = space.out / "bench" / f"{experiment.name}.jsonl"
@@ -106,7 +112,7 @@ def bench(
             figures = _show(experiment, file, choice)
         else:
             figures = _measure(space, experiment, file, choice, resume, lg_env)
-        report.print_tables(figures, Console())
+        report.print_tables(figures, console)
         if json:
             json.write_text(figures.to_json())
         if html:

@@ -87,7 +87,9 @@ def _sheet(report: Report, group: str, figures: list[Figure]) -> Sheet:
         if several:
             row.append(", ".join(str(len(figure.runs.get(label, ()))) for label in labels))
         rows.append(row)
-    heads = ["", "unit", *labels, *(f"{label} - {reference}" for label in others)]
+    short = _short(labels)
+    heads = ["", "unit", *short.values()]
+    heads += [f"{short[label]} - {short[reference]}" for label in others]
     return Sheet(group, [*heads, *(["runs"] if several else [])], rows, figures)
 
 
@@ -96,6 +98,12 @@ def _labels(report: Report, figures: list[Figure]) -> list[str]:
     return [
         side.label for side in report.sides if any(side.label in figure.runs for figure in figures)
     ]
+
+
+def _short(labels: list[str]) -> dict[str, str]:
+    """Return labels without what all of them begin with, such as the build in "16k, patched"."""
+    builds = {label.rpartition(", ")[0] for label in labels}
+    return {label: label.rpartition(", ")[2] if len(builds) == 1 else label for label in labels}
 
 
 def origin(report: Report) -> str:
