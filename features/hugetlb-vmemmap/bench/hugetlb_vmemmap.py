@@ -111,10 +111,11 @@ def gained(step: Values) -> float:
 SAVING = [name for name in STEPS if not name.startswith("free")]
 INSTRUCTIONS = "instructions"
 SAVED = "saved, says the kernel"
+PAGES = "hugepages after the step"
 # Tables: the group, the unit, the steps that are rows, and what is told of each.
 TABLES: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
     (INSTRUCTIONS, "million", list(STEPS), lambda v: int(v["instructions"]) / 1e6),
-    ("hugepages after the step", "GiB", list(STEPS), pages),
+    (PAGES, "GiB", list(STEPS), pages),
     ("pauses", "pauses", list(STEPS), lambda v: int(v["pauses"])),
     ("time paused", "us", list(STEPS), lambda v: int(v["total_pause_ns"]) / 1e3),
     ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
@@ -129,17 +130,18 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     prefix = SMALL if work.startswith(SMALL) else ""
     step = work.removeprefix(SMALL)
     for group, unit, steps_shown, get in TABLES:
-        if step in steps_shown and (not prefix or group in (INSTRUCTIONS, SAVED)):
+        if step in steps_shown and (not prefix or group in (INSTRUCTIONS, PAGES, SAVED)):
             yield Quantity(prefix + group, step, unit, get(values))
 
 
 def summary(means: Means) -> str:
-    """Say what HVO saves of two pages of 1 GiB, whole and demoted."""
+    """Say what HVO saves of pages of 1 GiB, whole and demoted."""
+    there = means[SMALL + PAGES, "allocate 1 GiB"]["on"]
     whole = means[SMALL + SAVED, "allocate 1 GiB"]["on"]
     demoted = means[SMALL + SAVED, "demote to 2 MiB"]["on"]
     return (
-        f"{whole:.1f} MiB back of two pages of 1 GiB, {demoted:.1f} MiB when they are "
-        f"demoted to 2 MiB"
+        f"{whole / there:.0f} MiB back of each GiB in hugepages of 1 GiB, "
+        f"{demoted / there:.0f} MiB in hugepages of 2 MiB"
     )
 
 
