@@ -109,8 +109,9 @@ def _short(labels: list[str]) -> dict[str, str]:
 def origin(report: Report) -> str:
     """Say what the figures were measured on, and what prints them."""
     size = "quick: small sizes and few runs, " if report.quick else ""
+    machine = f" ({report.machine})" if report.machine else ""
     return (
-        f"{size}linux {report.kernel}, {report.emulator} ({report.machine}), commit "
+        f"{size}linux {report.kernel}, {report.emulator}{machine}, commit "
         f"{report.commit}; `{report.command}` prints these figures"
     )
 
