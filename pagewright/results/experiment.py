@@ -64,9 +64,9 @@ class Part:
         options: fields of MachineOptions, the same for all sides; a side's own kernel
             parameters are added to theirs.
         works: what to run.
-        sides: what it compares; if empty, what the command does: base and patched, or
-            one image with the feature off and on. A label that other parts have too
-            stands for the same side.
+        sides: what is compared. If a part has none, the command chooses them: `bench` compares
+            base-4k with patched-4k, `demo` compares patched-4k with all features off and on.
+            Sides of different parts that have the same label are the same side.
         also: sides that are run besides those.
         runs: how often each side is run, in a boot of its own each time.
     """
