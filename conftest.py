@@ -26,8 +26,10 @@ from pagewright.host import ledger, workspace
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
 from pagewright.machine import evidence
+from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
-from pagewright.machine.machine import Machine, MachineOptions, boot
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import MachineOptions
 from pagewright.results import ktap
 
 Factory = Callable[..., Machine]

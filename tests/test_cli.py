@@ -17,7 +17,7 @@ from pagewright.host.errors import GuestDiedError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
-from pagewright.machine import machine
+from pagewright.machine.boot import console
 from pagewright.machine.options import MachineOptions
 
 SPACE = workspace.find()
@@ -286,7 +286,7 @@ def test_boot_takes_the_hosts_processors(consoles):
 def test_a_console_says_why_its_guest_died(space, patched):
     """QEMU ends with status 0 when the kernel has panicked."""
     with pytest.raises(GuestDiedError, match="panic: Requested init /no/such failed") as error:
-        machine.console(patched)
+        console(patched)
     assert "Kernel panic" in error.value.details
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from conftest import SPACE
 from pagewright.machine.inputs import options_for
-from pagewright.machine.machine import boot
+from pagewright.machine.boot import boot
 
 
 def test_passes(machine):

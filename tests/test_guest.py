@@ -11,7 +11,8 @@ from pagewright.host import disk, packages
 from pagewright.host.errors import BuildError, DiskFullError, HostError, ProgramError
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
-from pagewright.machine.machine import MachineOptions, boot
+from pagewright.machine.boot import boot
+from pagewright.machine.options import MachineOptions
 
 BUILD = "base-4k"
 

@@ -15,7 +15,9 @@ from pagewright.guest import image
 from pagewright.host.errors import PagewrightError
 from pagewright.kernel import build
 from pagewright.machine import klog
-from pagewright.machine.machine import Machine, MachineOptions, boot
+from pagewright.machine.boot import boot
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import MachineOptions
 
 BUILD = "base-4k"
 
@@ -289,7 +291,7 @@ def test_an_exception_leaves_nothing_running(options):
     before = set(emulators())
     with pytest.raises(ZeroDivisionError), boot(options) as machine:
         machine.check("true")
-        directory = machine._console_log.parent
+        directory = machine._directory
         assert len(set(emulators()) - before) == 1
         raise ZeroDivisionError
     assert set(emulators()) == before
@@ -299,7 +301,8 @@ def test_an_exception_leaves_nothing_running(options):
 CHILD = """
 import sys
 from pathlib import Path
-from pagewright.machine.machine import MachineOptions, boot
+from pagewright.machine.boot import boot
+from pagewright.machine.options import MachineOptions
 
 with boot(MachineOptions(Path(sys.argv[1]), Path(sys.argv[2]))) as machine:
     print("up", flush=True)

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from pagewright.host.workspace import Workspace
+from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
-from pagewright.machine.machine import Machine, boot
+from pagewright.machine.machine import Machine
 
 POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
 OFF = "arm64.atomic_write_fault=0"

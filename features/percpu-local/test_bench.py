@@ -7,8 +7,8 @@ import re
 import pytest
 
 from pagewright.host import workspace
+from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
-from pagewright.machine.machine import boot
 from pagewright.results import measure
 
 SPACE = workspace.find()

@@ -77,7 +77,8 @@ def boot(
     timeout: Timeout = 300,
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
-    from pagewright.machine import machine
+    from pagewright.machine.boot import boot as boot_machine
+    from pagewright.machine.boot import console
     from pagewright.machine.inputs import options_for
 
     space = workspace.find()
@@ -102,8 +103,8 @@ def boot(
     if gdb:
         say(f"QEMU waits; in another terminal: {gdb_command(space, name)}")
     if run is None:
-        raise typer.Exit(machine.console(prepared))
-    with machine.boot(prepared, timeout=int(timeout)) as guest_machine:
+        raise typer.Exit(console(prepared))
+    with boot_machine(prepared, timeout=int(timeout)) as guest_machine:
         result = guest_machine.run(run, timeout=timeout)
     sys.stdout.write(result.output)
     sys.stdout.flush()

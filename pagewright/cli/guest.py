@@ -46,8 +46,8 @@ def kunit(
 ) -> None:
     """Run a KUnit suite of a feature while a guest boots, and print its results."""
     from pagewright.kernel import source
+    from pagewright.machine.boot import boot
     from pagewright.machine.inputs import options_for
-    from pagewright.machine.machine import boot
     from pagewright.results import ktap
 
     space = workspace.find()
@@ -107,8 +107,8 @@ def selftest(
     import shlex
 
     from pagewright.guest import kselftest
+    from pagewright.machine.boot import boot
     from pagewright.machine.inputs import options_for
-    from pagewright.machine.machine import boot
 
     space = workspace.find()
     ours, kernels = list(guest_programs(space)), list(kernel_selftests(space))

@@ -1,10 +1,7 @@
-"""A running machine: boot it, run commands in it, hear when it dies.
+"""A running machine: run commands in it, read its files, hear when it dies.
 
-`boot` starts a QEMU (see qemu.yaml) or connects to a place of a lab that
-already runs the kernel and the guest; both are driven through labgrid, and a
-caller need not know which it got.
-
-How commands and their outputs travel is in transport.py.
+How a machine comes to run is in boot.py, how commands and their outputs travel in
+transport.py, and how its death is explained in death.py.
 
 labgrid keeps one stack of steps for the whole process: use machines from one
 thread at a time.
@@ -13,49 +10,32 @@ thread at a time.
 from __future__ import annotations
 
 import shlex
-import subprocess
-import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labgrid import Environment
-from labgrid.driver.exception import ExecutionError
-from labgrid.exceptions import NoDriverFoundError
 from labgrid.util.qmp import QMPError
-from pexpect import TIMEOUT, ExceptionPexpect  # type: ignore[import-untyped]
+from pexpect import TIMEOUT  # type: ignore[import-untyped]
 
 from pagewright.host.errors import (
     CommandFailedError,
-    GuestDiedError,
-    GuestHungError,
     MachineError,
 )
-from pagewright.host.ledger import timed
-from pagewright.host.run import foreground, tail
+from pagewright.host.run import tail
 from pagewright.machine import evidence, klog
-from pagewright.machine.emulator import EmulatorDriver
+from pagewright.machine.death import CONSOLE_TAIL, SILENCE, diagnose
 from pagewright.machine.options import MachineOptions, unmet
-from pagewright.machine.qemu import OUTPUT, describe
+from pagewright.machine.qemu import OUTPUT
 from pagewright.machine.transport import Channel, Lines
-
-__all__ = ["Machine", "MachineOptions", "Result", "boot", "console"]
 
 # A debug kernel that counts instructions takes minutes to boot. Machines that
 # die while booting are noticed at once, so only a hang costs this long.
 BOOT_SECONDS = 300
 
-_CONSOLE_TAIL = 40
-
 # What the guest's init says when its shell is about to run.
 _READY = "guest-init: ready"
-
-# What labgrid's drivers raise when the other side stops answering.
-_SILENCE = (ExceptionPexpect, ExecutionError, QMPError, OSError, subprocess.TimeoutExpired)
 
 
 @dataclass(frozen=True)
@@ -156,7 +136,7 @@ class Machine:
         if result.status != 0:
             raise CommandFailedError(
                 f"in the guest, status {result.status} from: {command[:200]}",
-                details=tail(result.output, _CONSOLE_TAIL),
+                details=tail(result.output, CONSOLE_TAIL),
             )
         return result.output.rstrip("\n")
 
@@ -220,9 +200,7 @@ class Machine:
         except (QMPError, OSError) as error:
             if self._emulator.exit_status(timeout=1) is not None:
                 self.broken = True
-                raise _diagnose(
-                    self._emulator, self.console(), error, 0, f"at {command}"
-                ) from error
+                raise diagnose(self._emulator, self.console(), error, 0, f"at {command}") from error
             raise MachineError(f"QEMU's monitor refused {command}: {error}") from error
 
     def start_anew(self, command: str, timeout: float = BOOT_SECONDS) -> None:
@@ -246,20 +224,20 @@ class Machine:
         while self.console().count(_READY) <= boots:
             if self._emulator.exit_status(timeout=0.2) is not None or time.monotonic() > give_up:
                 self.broken = True
-                raise _diagnose(self._emulator, self.console(), TIMEOUT(""), timeout, command)
+                raise diagnose(self._emulator, self.console(), TIMEOUT(""), timeout, command)
         target = self._shell.target
         try:
             target.deactivate(self._shell)
             target.activate(self._shell)
-        except _SILENCE as error:
+        except SILENCE as error:
             self.broken = True
             when = f"after: {command[:200]}"
-            raise _diagnose(self._emulator, self.console(), error, timeout, when) from error
+            raise diagnose(self._emulator, self.console(), error, timeout, when) from error
         self._line("stty -echo", timeout)
         self._transport = Channel(self._line, self._directory / OUTPUT)
 
     def unmet(self, options: MachineOptions) -> list[str]:
-        """Say which of the options a fixed place does not meet; see place.unmet."""
+        """Say which of the options a fixed place does not meet; see options.unmet."""
         return unmet(options, self.check) if self.fixed else []
 
     def _start_watch(self) -> None:
@@ -272,127 +250,12 @@ class Machine:
     def _line(self, text: str, timeout: float) -> list[str]:
         """Hand one line of shell to labgrid's driver; return the lines of its answer."""
         if self.broken:
-            details = tail(self.console(), _CONSOLE_TAIL)
+            details = tail(self.console(), CONSOLE_TAIL)
             raise MachineError("this machine has failed before", details=details)
         try:
             lines: list[str] = self._shell.run(text, timeout=timeout, decodeerrors="replace")[0]
-        except _SILENCE as error:
+        except SILENCE as error:
             self.broken = True
             when = f"while running: {self._running[:200]}"
-            raise _diagnose(self._emulator, self.console(), error, timeout, when) from error
+            raise diagnose(self._emulator, self.console(), error, timeout, when) from error
         return lines
-
-
-def _diagnose(
-    emulator: Any,  # noqa: ANN401
-    console: str,
-    error: Exception,
-    timeout: float,
-    when: str,
-) -> MachineError:
-    """Say why a machine does not answer: it died, QEMU ended, or it hangs."""
-    details = tail(console, _CONSOLE_TAIL)
-    if cause := klog.cause_of_death(console):
-        return GuestDiedError(f"the guest kernel died {when}: {cause}", details=details)
-    silent = isinstance(error, TIMEOUT | subprocess.TimeoutExpired)
-    if emulator is not None:
-        status = emulator.exit_status(timeout=0 if silent else 5)
-        if status is not None:
-            details = "\n".join(text for text in (emulator.messages(), details) if text)
-            return GuestDiedError(f"QEMU exited with status {status} {when}", details=details)
-    if silent:
-        return GuestHungError(f"no answer within {timeout:g} s {when}", details=details)
-    return MachineError(f"the connection failed {when}: {error}", details=details)
-
-
-@contextmanager
-def boot(
-    options: MachineOptions, env: Path | None = None, timeout: int = BOOT_SECONDS
-) -> Iterator[Machine]:
-    """Boot a machine, or connect to one, and end it with the context.
-
-    Args:
-        options: the machine; not applied if `env` is given.
-        env: a labgrid environment file whose target "main" has a driver with
-            the CommandProtocol and already runs our kernel and guest.
-        timeout: seconds until its shell must have answered.
-
-    Raises:
-        MachineError: it did not come up.
-    """
-    with ExitStack() as stack:
-        if env is not None:
-            yield _connect(env, stack, timeout)
-            return
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
-        logs = evidence.claim(directory)
-        environment = describe(options, directory, logs, timeout)
-        with timed("boot"):
-            started = _start(environment, logs, stack, timeout)
-        yield started
-
-
-def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> Machine:
-    """Start the QEMU that an environment file describes."""
-    log = logs / evidence.CONSOLE
-    lab = Environment(str(environment))
-    target = lab.get_target("main")
-    stack.callback(lab.cleanup)
-    emulator = target.get_driver(EmulatorDriver)
-    stack.callback(emulator.off)
-    try:
-        emulator.on()
-        shell = target.get_driver("ShellDriver")
-    except _SILENCE as error:
-        console = log.read_text(errors="replace") if log.is_file() else ""
-        raise _diagnose(emulator, console, error, timeout, "while booting") from error
-    return Machine(shell, emulator, environment.parent, logs)
-
-
-def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
-    """Connect to the place that a user's environment file describes."""
-    lab = Environment(str(env))
-    stack.callback(lab.cleanup)
-    target = lab.get_target("main")
-    if target is None:
-        raise MachineError(f"{env} has no target named main")
-    try:
-        shell = target.get_driver("CommandProtocol")
-    except NoDriverFoundError as error:
-        raise MachineError(f"{env}: the target main has no driver that runs commands") from error
-    except _SILENCE as error:
-        raise _diagnose(
-            None, "", error, timeout, f"while connecting to the place in {env}"
-        ) from error
-    machine = Machine(shell)
-    machine.build = lab.config.get_option("build", "")
-    return machine
-
-
-def console(options: MachineOptions) -> int:
-    """Boot a machine and give the user its shell; Ctrl-A X ends it.
-
-    What the kernel prints is not on the user's terminal, where it would get between what is
-    typed there, and so is looked at when the machine has ended.
-
-    Returns:
-        QEMU's exit status.
-
-    Raises:
-        GuestDiedError: the kernel stopped.
-    """
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
-        lab = Environment(str(describe(options, directory, directory, BOOT_SECONDS)))
-        stack.callback(lab.cleanup)
-        emulator = lab.get_target("main").get_driver(EmulatorDriver, activate=False)
-        terminal = "stdio,id=serialsocket,mux=on,signal=off"
-        status = foreground(
-            [*emulator.get_qemu_base_args(), "-chardev", terminal, "-mon", "serialsocket"]
-        )
-        file = directory / evidence.CONSOLE
-        log = file.read_text(errors="replace").replace("\r\n", "\n") if file.is_file() else ""
-        if cause := klog.cause_of_death(log):
-            details = tail(log, _CONSOLE_TAIL)
-            raise GuestDiedError(f"the guest kernel died: {cause}", details=details)
-        return status

@@ -18,8 +18,9 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
 from pagewright.kernel.manifest import Manifest, digest
 from pagewright.machine import plugin
+from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
-from pagewright.machine.machine import Machine, boot
+from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
 from pagewright.results.journal import Conditions

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from pagewright.host.errors import PagewrightError
-from pagewright.machine.machine import Machine, MachineOptions, boot
+from pagewright.machine.boot import boot
+from pagewright.machine.machine import Machine
+from pagewright.machine.options import MachineOptions
 
 # Our configuration switches KFENCE off until it is asked for, and base kernels keep pages
 # for the sake of a KFENCE that may still come, even with rodata=on. This gives it its pool

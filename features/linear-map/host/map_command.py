@@ -39,9 +39,7 @@ def show(
     words = [leaves.EARLY_KFENCE, f"rodata={rodata}" if rodata else "", append]
     append = " ".join(filter(None, words))
     space = workspace.find()
-    record = leaves.record(
-        options_for(space, name, cpu=cpu, memory=memory, append=append)
-    )
+    record = leaves.record(options_for(space, name, cpu=cpu, memory=memory, append=append))
     leaves.print_histograms(record, Console())
     if output:
         title = f"Linear map of {memory}, {name}" + (f", rodata={rodata}" if rodata else "")

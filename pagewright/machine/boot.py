@@ -1,0 +1,119 @@
+"""How a machine comes to run: booted in QEMU, or connected to where it runs already.
+
+`boot` starts a QEMU (see qemu.yaml) or connects to a place of a lab that already runs the
+kernel and the guest; both are driven through labgrid, and a caller need not know which it got.
+`console` gives the user the shell of a QEMU.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from labgrid import Environment
+from labgrid.exceptions import NoDriverFoundError
+
+from pagewright.host.errors import GuestDiedError, MachineError
+from pagewright.host.ledger import timed
+from pagewright.host.run import foreground, tail
+from pagewright.machine import evidence, klog
+from pagewright.machine.death import CONSOLE_TAIL, SILENCE, diagnose
+from pagewright.machine.emulator import EmulatorDriver
+from pagewright.machine.machine import BOOT_SECONDS, Machine
+from pagewright.machine.options import MachineOptions
+from pagewright.machine.qemu import describe
+
+
+@contextmanager
+def boot(
+    options: MachineOptions, env: Path | None = None, timeout: int = BOOT_SECONDS
+) -> Iterator[Machine]:
+    """Boot a machine, or connect to one, and end it with the context.
+
+    Args:
+        options: the machine; not applied if `env` is given.
+        env: a labgrid environment file whose target "main" has a driver with
+            the CommandProtocol and already runs our kernel and guest.
+        timeout: seconds until its shell must have answered.
+
+    Raises:
+        MachineError: it did not come up.
+    """
+    with ExitStack() as stack:
+        if env is not None:
+            yield _connect(env, stack, timeout)
+            return
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+        logs = evidence.claim(directory)
+        environment = describe(options, directory, logs, timeout)
+        with timed("boot"):
+            started = _start(environment, logs, stack, timeout)
+        yield started
+
+
+def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> Machine:
+    """Start the QEMU that an environment file describes."""
+    log = logs / evidence.CONSOLE
+    lab = Environment(str(environment))
+    target = lab.get_target("main")
+    stack.callback(lab.cleanup)
+    emulator = target.get_driver(EmulatorDriver)
+    stack.callback(emulator.off)
+    try:
+        emulator.on()
+        shell = target.get_driver("ShellDriver")
+    except SILENCE as error:
+        console = log.read_text(errors="replace") if log.is_file() else ""
+        raise diagnose(emulator, console, error, timeout, "while booting") from error
+    return Machine(shell, emulator, environment.parent, logs)
+
+
+def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
+    """Connect to the place that a user's environment file describes."""
+    lab = Environment(str(env))
+    stack.callback(lab.cleanup)
+    target = lab.get_target("main")
+    if target is None:
+        raise MachineError(f"{env} has no target named main")
+    try:
+        shell = target.get_driver("CommandProtocol")
+    except NoDriverFoundError as error:
+        raise MachineError(f"{env}: the target main has no driver that runs commands") from error
+    except SILENCE as error:
+        raise diagnose(
+            None, "", error, timeout, f"while connecting to the place in {env}"
+        ) from error
+    machine = Machine(shell)
+    machine.build = lab.config.get_option("build", "")
+    return machine
+
+
+def console(options: MachineOptions) -> int:
+    """Boot a machine and give the user its shell; Ctrl-A X ends it.
+
+    What the kernel prints is not on the user's terminal, where it would get between what is
+    typed there, and so is looked at when the machine has ended.
+
+    Returns:
+        QEMU's exit status.
+
+    Raises:
+        GuestDiedError: the kernel stopped.
+    """
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+        lab = Environment(str(describe(options, directory, directory, BOOT_SECONDS)))
+        stack.callback(lab.cleanup)
+        emulator = lab.get_target("main").get_driver(EmulatorDriver, activate=False)
+        terminal = "stdio,id=serialsocket,mux=on,signal=off"
+        status = foreground(
+            [*emulator.get_qemu_base_args(), "-chardev", terminal, "-mon", "serialsocket"]
+        )
+        file = directory / evidence.CONSOLE
+        log = file.read_text(errors="replace").replace("\r\n", "\n") if file.is_file() else ""
+        if cause := klog.cause_of_death(log):
+            details = tail(log, CONSOLE_TAIL)
+            raise GuestDiedError(f"the guest kernel died: {cause}", details=details)
+        return status
