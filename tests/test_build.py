@@ -88,7 +88,8 @@ MAKEFILE = """\
 allnoconfig: ; touch $(O)/.config
 Image: $(O)/main.o ; mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
 $(O)/main.o: main.c ; cp $< $@ && echo '  CC      main.o'
-modules modules_install: ;
+modules: $(O)/main.o ; touch -r $(O)/main.o $(O)/modules.order
+modules_install: ; mkdir -p $(INSTALL_MOD_PATH) && echo installed >>$(O)/installs
 """
 
 
@@ -137,6 +138,17 @@ def test_objects_of_the_same_release_are_kept(name, tiny, monkeypatch):
     compiled = made(tiny, name, "6.12.117-1", "text", monkeypatch)
     os.utime(compiled, (2 * 10**9, 2 * 10**9))
     assert made(tiny, name, "6.12.117-1", "text", monkeypatch).stat().st_mtime == 2 * 10**9
+
+
+def test_modules_are_installed_again_only_if_they_changed(tiny, monkeypatch):
+    """Installing removes what is there, and another process may be packing it for a guest."""
+    compiled = made(tiny, "base", "6.12.117-1", "text", monkeypatch)
+    installs = compiled.with_name("installs")
+    made(tiny, "base", "6.12.117-1", "text", monkeypatch)
+    assert installs.read_text() == "installed\n"
+    os.utime(compiled, (2 * 10**9, 2 * 10**9))
+    made(tiny, "base", "6.12.117-1", "text", monkeypatch)
+    assert installs.read_text() == "installed\n" * 2
 
 
 def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,8 @@ BUILD_MB = 500
 DEBUG_BUILD_MB = 1000
 # In a build's folder: the version of the source package that it was made from.
 SOURCE_STAMP = ".source"
+# In a build's folder: which modules were installed, and when each was compiled.
+INSTALLED_STAMP = ".installed"
 
 
 @dataclass(frozen=True)
@@ -222,10 +225,29 @@ def _compile(space: Workspace, build: Build) -> None:
         except PagewrightError as error:
             error.todo = error.todo or f"the whole log is {log}"
             raise
-        run(
-            [
-                *make_command(build, "modules_install"),
-                f"INSTALL_MOD_PATH={build.modules / 'usr'}",
-            ],
-            env=env,
-        )
+        _install_modules(build, env)
+
+
+def _install_modules(build: Build, env: Mapping[str, str]) -> None:
+    """Install the modules, if they are not those that were installed last.
+
+    kbuild removes the installed ones first, and another process may be packing them for a guest.
+    """
+    stamp = build.out / INSTALLED_STAMP
+    compiled = _compiled_modules(build)
+    if build.modules.exists() and stamp.exists() and stamp.read_text() == compiled:
+        return
+    stamp.unlink(missing_ok=True)
+    command = make_command(build, "modules_install")
+    run([*command, f"INSTALL_MOD_PATH={build.modules / 'usr'}"], env=env)
+    stamp.write_text(compiled)
+
+
+def _compiled_modules(build: Build) -> str:
+    """Return the files that kbuild would install, with the time of each."""
+    order = build.out / "modules.order"
+    objects = order.read_text().split() if order.exists() else []
+    names = ["include/config/kernel.release", "modules.builtin", "modules.order"]
+    names += [str(Path(name).with_suffix(".ko")) for name in objects]
+    files = [build.out / name for name in names]
+    return "".join(f"{file} {file.stat().st_mtime_ns}\n" for file in files if file.exists())

@@ -53,5 +53,8 @@ def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:
         target.mkdir(parents=True, exist_ok=True)
         for file in files:
             module = target / f"{file.stem}.ko"
-            module.write_bytes((folder / module.name).read_bytes())
+            compiled = (folder / module.name).read_bytes()
+            # Another process may be packing it for a guest.
+            if not module.exists() or module.read_bytes() != compiled:
+                module.write_bytes(compiled)
     return overlay
