@@ -143,6 +143,20 @@ def test_complete_host_is_not_asked_for_root(monkeypatch):
     packages.setup()
 
 
+@pytest.mark.parametrize("error", [HostError("no sudo"), ProgramError("no such user")])
+def test_range_of_ids_that_cannot_be_given_is_no_error(monkeypatch, capsys, error):
+    def as_root(command):
+        raise error
+
+    monkeypatch.setattr(packages, "debian_release", lambda: "bookworm")
+    monkeypatch.setattr(packages, "missing", list)
+    monkeypatch.setattr(packages, "lacking_id_range", lambda: ["usermod"])
+    monkeypatch.setattr(packages, "run", lambda command: "known")
+    monkeypatch.setattr(packages, "as_root", as_root)
+    packages.setup()
+    assert f"that failed: {error.what}" in capsys.readouterr().err
+
+
 def test_downloads_are_tried_again():
     assert "Acquire::Retries=3" in packages.APT_OPTIONS
     bootstrap = Path(packages.__file__).resolve().parents[2] / "bootstrap"

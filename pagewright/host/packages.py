@@ -149,10 +149,17 @@ def id_range_command(user: str, files: Sequence[Path] = SUBORDINATE_IDS) -> list
 
 
 def lacking_id_range() -> list[str]:
-    """Return the command of `id_range_command` for our user; empty if root, who needs none."""
+    """Return the command of `id_range_command` for our user.
+
+    It is empty for root, who needs none, and for a user without a name, who can be given none.
+    """
     if os.geteuid() == 0:
         return []
-    return id_range_command(pwd.getpwuid(os.geteuid()).pw_name)
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return []
+    return id_range_command(name)
 
 
 def qemu_version() -> str:
@@ -234,8 +241,9 @@ def setup() -> None:
         say("giving you a range of user ids, with which the guest is made without root")
         try:
             run(as_root(ids))
-        except ProgramError as error:
-            # A user who is not in /etc/passwd; an administrator has to give the range.
+        except (HostError, ProgramError) as error:
+            # There is no sudo, or the user is not in /etc/passwd; an administrator has to give
+            # the range. A guest that is there already does without.
             say(f"that failed: {error.details or error.what}")
     lacking = missing()
     stale = not run(["apt-cache", "madison", SOURCE]).strip()
