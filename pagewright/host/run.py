@@ -41,7 +41,7 @@ def tail(text: str, lines: int = TAIL_LINES) -> str:
 
 def explain(command: Sequence[str], output: str, status: int) -> PagewrightError:
     """Turn a failed program's output into an error, naming causes we know."""
-    name = next(w for w in command if w not in ("sudo", "env") and "=" not in w)
+    name = next(w for w in command if w not in ("sudo", "env", "-n") and "=" not in w)
     if "No space left on device" in output:
         return DiskFullError(
             f"the disk is full ({name} could not write)",
