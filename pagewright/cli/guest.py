@@ -16,15 +16,13 @@ from pagewright.cli.options import (
     Parameters,
     Timeout,
 )
+from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
 
 DEFAULT_BUILD = "patched-4k"
 DEBUG_BUILD = "checked-4k"
-
-# A program of a feature may be one for 32-bit tasks.
-_SUFFIXES = (".arm32.c", ".c")
 
 
 def register(app: typer.Typer) -> None:
@@ -121,7 +119,7 @@ def selftest(
     collection, _, program = name.partition("/")
     folder = f"{kselftest.SELFTESTS}/{collection}"
     if name in ours:
-        folder = f"/usr/lib/tests/{collection}"
+        folder = f"/{programs.TESTS}/{collection}"
     options = options_for(
         space,
         build or DEFAULT_BUILD,
@@ -152,15 +150,14 @@ def suites_of(space: Workspace) -> Mapping[str, str]:
 
 def guest_programs(space: Workspace) -> Iterator[str]:
     """Yield the features' guest programs, as FEATURE/PROGRAM."""
-    for feature in space.features():
-        for file in sorted((feature.path / "guest").glob("*.c")):
-            suffix = next(s for s in _SUFFIXES if file.name.endswith(s))
-            yield f"{feature.name}/{file.name.removesuffix(suffix)}"
+    for program in programs.listed(space):
+        if program.target.is_relative_to(programs.TESTS):
+            yield str(program.target.relative_to(programs.TESTS))
 
 
 def kernel_selftests(space: Workspace) -> Iterator[str]:
     """Yield the kernel's own selftests that features ask for, as COLLECTION/PROGRAM."""
     from pagewright.guest import kselftest
 
-    for collection, programs in kselftest.collections(space).items():
-        yield from (f"{collection}/{program}" for program in programs)
+    for collection, names in kselftest.collections(space).items():
+        yield from (f"{collection}/{name}" for name in names)
