@@ -240,6 +240,7 @@ def test_tests_are_found_from_any_folder():
     folders = [str(SPACE.root / name) for name in ("tests", "features")]
     assert pytest_arguments.complete(SPACE, ["-k", "x"]) == ["-k", "x", *folders]
     assert pytest_arguments.complete(SPACE, ["-n", "2", "--tb=short"])[-2:] == folders
+    assert pytest_arguments.complete(SPACE, ["--logs", "not/there/yet"])[-2:] == folders
     one = str(SPACE.root / "tests" / "test_cli.py")
     assert pytest_arguments.complete(SPACE, ["-x", f"{one}::test_y"]) == ["-x", f"{one}::test_y"]
 
