@@ -14,7 +14,11 @@ from pagewright.machine import evidence
 
 ROOT = Path(__file__).parent.parent
 
-pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="boots machines in QEMU")
+pytestmark = [
+    pytest.mark.skipif("config.getoption('lg_env')", reason="boots machines in QEMU"),
+    # The suite below runs once, and not once for each worker.
+    pytest.mark.xdist_group("evidence"),
+]
 
 SUITE = """
 import pytest

@@ -99,6 +99,8 @@ def test_patch_passes_checkpatch(patches, feature, number):
     assert checkpatch(source.ensure(SPACE).path, [patch], *options, known=KNOWN) == []
 
 
+# All compile in the same folder, one after the other.
+@pytest.mark.xdist_group("commits")
 @pytest.mark.full
 @by_name
 def test_every_commit_builds(patches, feature):
