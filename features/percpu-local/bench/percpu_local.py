@@ -7,7 +7,7 @@ Two parts:
   kernels without one.
 - Workloads, with 4 and 8 CPUs: instructions of the kernel, on all CPUs and in whatever
   context, from the beginning of a workload to its end, and those of programs, which should
-  not differ. QEMU counts each by its address (counter.c), so neither depends on ticks or on
+  not differ. QEMU counts each by its address (count.c), so neither depends on ticks or on
   how a task's time is accounted, and an idle CPU counts nothing. Workloads that differ most
   from run to run and take least have more runs.
 
