@@ -121,6 +121,8 @@ def test_the_tests_of_a_feature_pass_on_a_remote_board(lab, tmp_path):
         [
             *(sys.executable, "-m", "pytest", *SELECTION, "-p", "no:cacheprovider"),
             *("--lg-env", REMOTE / "environment.yaml", f"--junit-xml={results}"),
+            # Another worker may run the same tests, and write where they keep their logs.
+            f"--logs={tmp_path / 'logs'}",
         ],
         cwd=ROOT,
         env=lab,
@@ -151,6 +153,7 @@ def test_a_test_that_the_board_cannot_run_is_skipped_with_the_reason(lab, tmp_pa
         [
             *(sys.executable, "-m", "pytest", "-rs", tmp_path / "test_there.py"),
             *("--rootdir", tmp_path, "--lg-env", REMOTE / "environment.yaml"),
+            f"--logs={tmp_path / 'logs'}",
         ],
         cwd=tmp_path,
         env=lab,
