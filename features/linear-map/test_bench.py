@@ -9,7 +9,12 @@ from pagewright.results import measure
 
 SPACE = workspace.find()
 
-pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU")
+pytestmark = [
+    pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
+    # The experiment is run once, and not once for each worker.
+    pytest.mark.xdist_group("linear-map-bench"),
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")
