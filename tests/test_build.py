@@ -10,6 +10,7 @@ import pytest
 from pagewright.host import disk, workspace
 from pagewright.host.errors import DiskFullError, PagewrightError
 from pagewright.host.run import run
+from pagewright.host.toolchain import NM
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, recipes, source
 from pagewright.kernel.source import Source
@@ -65,7 +66,7 @@ def test_symbol_off_leaves_no_code_of_the_feature(feature):
     dependents = [f.name for f in SPACE.features() if feature.name in f.builds_on]
     name = recipes.without("patched-4k", [feature.name, *dependents])
     built = build.ensure(SPACE, name)
-    symbols = run(["aarch64-linux-gnu-nm", built.vmlinux])
+    symbols = run([NM, built.vmlinux])
     for file in feature.new_files():
         assert not (built.out / file.with_suffix(".o")).exists(), file
     assert feature.name.replace("-", "_") not in symbols
