@@ -42,6 +42,9 @@ SPACE.make_importable()
 # What a place runs unless its environment file says otherwise (options: build:).
 DEFAULT_BUILD = "patched-4k"
 
+# How many seconds were spent on builds before the tests began.
+_BUILT = pytest.StashKey[float]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
@@ -61,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: takes long, and therefore begins early")
     if ledger.VARIABLE not in os.environ:
         ledger.begin(SPACE.out / "logs" / ".ledger")
+    config.stash[_BUILT] = ledger.total(Path(os.environ[ledger.VARIABLE]), "build").seconds
     # A shell that starts us in the background has SIGINT ignored, and so would have the
     # programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,13 +101,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if (file := ledger.begun_here()) is None:
         return
     builds, boots = ledger.total(file, "build"), ledger.total(file, "boot")
+    within = builds.seconds - terminalreporter.config.stash[_BUILT]
     reports = [
         report
         for outcome in terminalreporter.stats.values()
         for report in outcome
         if isinstance(report, pytest.TestReport)
     ]
-    tests = sum(report.duration for report in reports) - boots.seconds
+    tests = sum(report.duration for report in reports) - boots.seconds - within
     minutes, seconds = divmod(round(ledger.age(file)), 60)
     terminalreporter.write_sep("-", "time")
     terminalreporter.write_line(
@@ -234,8 +239,10 @@ def shared_machine(place: Machine | None, request: pytest.FixtureRequest) -> Ite
 
     with ExitStack() as all_stacks:
         all_stacks.callback(shutil.rmtree, logs, ignore_errors=True)
-        all_stacks.callback(lambda: [stack.close() for stack, _ in stacks.values()])
         yield factory
+        # Each is closed, whatever the end of another one raises.
+        for stack, _ in stacks.values():
+            all_stacks.push(stack)
 
 
 # --- Results of guests ----------------------------------------------------------

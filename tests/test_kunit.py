@@ -64,8 +64,9 @@ def test_glob_selects_what_depends_on_the_processor():
     [
         (DEFAULT_CPU, "*", SUITES + DEBUG_SUITES),
         (UNLISTED_CPU, LIVE_CHANGES_GLOB, LIVE_CHANGES),
+        pytest.param(UNLISTED_CPU, "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full),
     ],
-    ids=["level2", "level0"],
+    ids=["level2", "level0", "level0-all"],
 )
 def test_kunit_and_modules_under_the_debug_build(machine, kunit_suites, build, cpu, glob, suites):
     append = (

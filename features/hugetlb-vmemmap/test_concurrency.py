@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pagewright.host import workspace
+from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
 
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"
@@ -45,7 +47,7 @@ def optimised(machine: Boot) -> Boot:
     """
 
     def factory(build: str, mode: str, append: str = "", **options: Any) -> Machine:
-        check = "pgtable_transition_check=on" if build.startswith("debug") else ""
+        check = "pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
         words = ("hugetlb_free_vmemmap=on", f"hugetlb_vmemmap={mode}", check, append)
         return machine(build, append=" ".join(filter(None, words)), smp=4, **options)
 

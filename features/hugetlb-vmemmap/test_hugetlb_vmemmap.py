@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from pagewright.host import workspace
+from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU
 
@@ -346,7 +348,7 @@ OTHERS = [("level2", "pause"), ("level0", "seamless")]
     ],
 )
 def test_everything_at_once(machine, build, rounds, cpu, mode):
-    checked = " pgtable_transition_check=on" if build == "debug-4k" else ""
+    checked = " pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
     place = machine(build, memory="4G", smp=4, cpu=CPUS[cpu], append=on(mode) + checked)
     place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
     time.sleep(1)

@@ -11,20 +11,28 @@ from typing import Any
 import leaves
 import pytest
 
+from pagewright.host import workspace
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
+from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU
 
 Boot = Callable[..., Machine]
 
 
 def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Ask for CPUs with BBM level 2, two of them; have a debug build check every change."""
-    options = {"cpu": DEFAULT_CPU, "smp": 2} | options
-    if not build.startswith("debug"):
+    """Have a second CPU look on, and a debug build check every change of an entry."""
+    options = {"smp": 2} | options
+    if not recipe(workspace.find(), build).debug:
         return options
     return options | {"append": f"{options.get('append', '')} pgtable_transition_check=on".strip()}
+
+
+def _in_blocks(place: Machine) -> Machine:
+    """Return a machine; skip the test if it is a place whose linear map is in pages."""
+    if place.fixed and "linear map: blocks" not in place.check("dmesg"):
+        pytest.skip("the place given by --lg-env does not have its linear map in blocks")
+    return place
 
 
 @pytest.fixture
@@ -32,7 +40,7 @@ def blocks(shared_machine: Boot) -> Boot:
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return shared_machine(build, **_completed(build, options))
+        return _in_blocks(shared_machine(build, **_completed(build, options)))
 
     return factory
 
@@ -42,7 +50,7 @@ def own_blocks(machine: Boot) -> Boot:
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return machine(build, **_completed(build, options))
+        return _in_blocks(machine(build, **_completed(build, options)))
 
     return factory
 

@@ -136,7 +136,9 @@ def test_torture_in_host_and_guest(host, report_ktap, build, mode):
     assert place.check(wait, timeout=900) == "0"
     place.check(f"rmmod {TORTURE}")
     for log in (place.check("dmesg"), guest.log):
-        report_ktap(ktap.from_module(log, TORTURE))
+        results = ktap.from_module(log, TORTURE)
+        report_ktap(results)
+        assert re.search(r"^ok ", results, re.MULTILINE)
         assert klog.splats(NOT_VACATED.sub("", log)) == ""
 
 

@@ -10,6 +10,7 @@ import typer
 from pagewright.cli import pytest_arguments
 from pagewright.guest import image
 from pagewright.host import ledger, workspace
+from pagewright.host.lock import lock
 from pagewright.kernel import build, recipes
 
 # What a worker of the suite may need, in GB: a guest of 640 GiB takes 11.
@@ -32,7 +33,6 @@ def test(
     space = workspace.find()
     given = pytest_arguments.complete(space, context.args)
     logs = space.out / "logs"
-    ledger.begin(logs / ".ledger")
     arguments = [
         f"--rootdir={space.root}",
         f"--config-file={space.root / 'pyproject.toml'}",
@@ -43,11 +43,15 @@ def test(
         arguments.append("--full")
     if not context.args:
         arguments += ["-n", str(workers()), "--dist", "loadgroup", "--no-loadscope-reorder"]
-        # Tests build what they need; up front there is progress to see.
-        for name in recipes.everyday(space):
-            build.ensure(space, name)
-        image.ensure(space)
-    raise typer.Exit(int(pytest.main(arguments)))
+    # Two at once would take each other's logs away.
+    with lock(logs, "the logs of the tests"):
+        ledger.begin(logs / ".ledger")
+        if not context.args:
+            # Tests build what they need; up front there is progress to see.
+            for name in recipes.everyday(space):
+                build.ensure(space, name)
+            image.ensure(space)
+        raise typer.Exit(int(pytest.main(arguments)))
 
 
 def workers() -> int:

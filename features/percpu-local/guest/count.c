@@ -7,7 +7,7 @@
  *
  * prints kernel=N and user=N and exits with the command's status.
  *
- * QEMU counts (see pagewright/counter.c): an instruction that does nothing
+ * QEMU counts (see pagewright/machine/count.c): an instruction that does nothing
  * makes it write the counts to memory that the guest sees as a PCI device.
  * An idle processor executes nothing, so waiting costs what the kernel does
  * to begin and to end it.

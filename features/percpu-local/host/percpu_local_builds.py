@@ -13,3 +13,7 @@ _BUILDS = recipes.names(workspace.find())
 MATRIX = [match[1] for name in _BUILDS if (match := re.fullmatch(r"tiny-(\d+k-\d+)", name))]
 # KASAN's kinds of tags: each KIND is the build tiny-4k-52-KIND.
 KASAN = [match[1] for name in _BUILDS if (match := re.fullmatch(r"tiny-4k-52-(kasan-.*)", name))]
+
+# Without them the tests that boot each would be none, and nobody would notice.
+assert MATRIX, "base/VERSION/builds.toml has no tiny-* builds"
+assert KASAN, "base/VERSION/builds.toml has no tiny-* builds with KASAN"
