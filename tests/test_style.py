@@ -116,7 +116,9 @@ def test_w1_and_sparse_say_no_more_than_of_the_base():
     objects = sorted({*OBJECTS, *hooked})
     output = compile_checked(patched, "check", "".join(debug), objects)
     assert output.count("  CHECK ") >= len(OBJECTS)
-    before = complaints(compile_checked(base, "check-base", "", hooked), base.tree)
+    # What the base's configuration does not build has no complaints to compare with.
+    built = [name for name in hooked if (base.out / name).exists()]
+    before = complaints(compile_checked(base, "check-base", "", built), base.tree)
     ours = {*NEW_FILES, *manifest.hooked}
     new = complaints(output, patched.tree) - before
     assert [f"{file}: {text}" for file, text in new if file in ours] == []
