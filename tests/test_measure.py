@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -268,23 +270,72 @@ def test_what_is_shown_is_in_the_order_of_the_experiment(tmp_path):
         measure.shown(EXPERIMENT, tmp_path / "none.jsonl", SIDES, Choice())
 
 
+@pytest.mark.parametrize("changed", ["kernel", "image", "guest", "machine"])
+def test_what_is_shown_is_of_one_image(tmp_path, capsys, changed):
+    """A bench that was resumed on another kernel and killed again has runs of both."""
+    file = tmp_path / "x.jsonl"
+    run(Faked(), Choice(parts=["first"]), Journal(file))
+
+    class Later(Faked):
+        """The same, under other conditions and with other values."""
+
+        def conditions(self, part, side, works):
+            return replace(super().conditions(part, side, works), **{changed: "other"})
+
+        def run(self, what, part, side, run):
+            made = super().run(what, part, side, run)
+            return {name: [{"n": "5"} for _ in rounds] for name, rounds in made.items()}
+
+    # Of each side the first run only; then also the second one of the first side.
+    for dies_after, base in ((2, [5]), (1, [5, 5])):
+        with pytest.raises(MachineError):
+            run(Later(dies_after=dies_after), Choice(parts=["first"]), Journal(file))
+        capsys.readouterr()
+        often, seldom = measure.shown(EXPERIMENT, file, SIDES, Choice()).figures
+        assert often.runs == seldom.runs == {"base": base, "patched": [5]}
+        said = capsys.readouterr().err
+        assert "8 of " in said
+        assert len(said.splitlines()) == 1
+    assert measure.shown(EXPERIMENT, file, SIDES, Choice(runs=1)).figures[0].runs == {
+        "base": [5],
+        "patched": [5],
+    }
+
+
+def test_another_command_is_another_condition(tmp_path, capsys):
+    """Works that are not in all runs are none: those of early runs are compared with each other."""
+    file = tmp_path / "x.jsonl"
+    run(Faked(), Choice(parts=["first"]), Journal(file))
+    measure.shown(EXPERIMENT, file, SIDES, Choice())
+    assert capsys.readouterr().err == ""
+    entries = list(map(json.loads, file.read_text().splitlines()))
+    for entry in entries[1:3]:
+        assert entry["run"] == 1
+        entry["conditions"]["work"] = "other"
+    file.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    shown = measure.shown(EXPERIMENT, file, SIDES, Choice()).figures
+    assert [figure.runs["base"] for figure in shown] == [[1129, 1164, 1213], [1128]]
+    assert "2 of 8 runs of x are left out" in capsys.readouterr().err
+
+
 @pytest.fixture
 def emulator(monkeypatch, tmp_path):
     """Return what the emulator says of a run, with a build and a guest that are made up."""
-    guest = tmp_path / "guest" / "root.ext4"
+    space = replace(SPACE, root=tmp_path)
+    guest = space.out / "guest" / "root.ext4"
     built = build.Build("patched-4k", tmp_path / "out", tmp_path / "tree", "6.12.1-1")
     for file, text in {
         built.image: "image",
         guest: "",
-        guest.with_name("stamp"): "stamp",
-        guest.with_name("packages.txt"): "busybox 1:1.37.0-6\nlibc6 2.41-12\n",
+        runners.image.stamp(space): "stamp",
+        runners.image.listing(space): "busybox 1:1.37.0-6\nlibc6 2.41-12\n",
         tmp_path / "module.c": "module",
     }.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     monkeypatch.setattr(runners.build, "ensure", lambda space, name: built)
     monkeypatch.setattr(runners.image, "ensure", lambda space: guest)
-    return lambda: runners.Emulator(replace(SPACE, root=tmp_path))
+    return lambda: runners.Emulator(space)
 
 
 def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
@@ -298,25 +349,37 @@ def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
     assert first == said()
     assert (first.kernel, first.tree, first.place) == ("6.12.1-1", "6.12.1-1", "")
     assert first.emulator.startswith("QEMU ")
-    assert said(replace(part, options={**part.options, "smp": 2})).work != first.work
-    assert said(side=replace(SIDES[1], append="x=1")).work != first.work
+    assert said(replace(part, options={**part.options, "smp": 2})).machine != first.machine
+    assert said(side=replace(SIDES[1], append="x=1")).machine != first.machine
     for changed in (Work("w", "false", rounds=2), Work("w", "true"), Work("v", "true", rounds=2)):
         assert said(works=[changed]).work != first.work
     assert said(works=[replace(works[0], timeout=1)]) == first
     for file, field_ in (
         ("out/arch/arm64/boot/Image", "image"),
-        ("guest/stamp", "guest"),
-        ("guest/packages.txt", "guest"),
-        ("module.c", "work"),
+        (f"out/{SPACE.version}/guest/stamp", "guest"),
+        (f"out/{SPACE.version}/guest/packages.txt", "guest"),
+        ("module.c", "machine"),
     ):
         before = said()
         (tmp_path / file).write_text("changed")
         assert said() == replace(before, **{field_: getattr(said(), field_)}) != before
 
 
+@pytest.mark.parametrize("name", ["qemu.yaml", "qemu.py", "options.py", "count.c"])
+def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, tmp_path, name):
+    works = [Work("w", "true")]
+    part = Part("p", {}, works)
+    folder = shutil.copytree(Path(runners.plugin.__file__).parent, tmp_path / "machine")
+    monkeypatch.setattr(runners.plugin, "__file__", str(folder / "plugin.py"))
+    before = emulator().conditions(part, SIDES[1], works)
+    (folder / name).write_text("changed")
+    after = emulator().conditions(part, SIDES[1], works)
+    assert after == replace(before, machine=after.machine) != before
+
+
 def test_packages_of_the_guest_are_known_if_they_are_listed(emulator, tmp_path):
     assert emulator().packages() == {"busybox": "1:1.37.0-6", "libc6": "2.41-12"}
-    (tmp_path / "guest" / "packages.txt").unlink()
+    (tmp_path / "out" / SPACE.version / "guest" / "packages.txt").unlink()
     assert emulator().packages() == {}
 
 

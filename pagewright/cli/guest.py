@@ -20,8 +20,8 @@ from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
+from pagewright.kernel.recipes import DEFAULT_BUILD
 
-DEFAULT_BUILD = "patched-4k"
 DEBUG_BUILD = "checked-4k"
 
 

@@ -15,6 +15,7 @@ from pagewright.cli import bench, boot, demo, guest, host, kernel, overview, tes
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import console
+from pagewright.host.repository import commit
 
 LOGGER = logging.getLogger("pagewright")
 
@@ -32,8 +33,6 @@ def show_version(wanted: bool) -> None:
     """Print the versions and end, if that is wanted."""
     if not wanted:
         return
-    from pagewright.results.measure import commit
-
     space = workspace.find()
     print(
         f"pagewright {importlib.metadata.version('pagewright')}, commit {commit(space)}, "

@@ -89,28 +89,38 @@ def ensure(space: Workspace) -> Path:
     Raises:
         BuildError: packages cannot be fetched, or a program does not compile.
     """
-    pristine = source.ensure(space).path
+    pristine = source.ensure(space)
     target = space.out / "guest"
     image = target / "root.ext4"
     with lock(target, "the guest image"):
         fetched = _fetch(space, PACKAGES)
         overlay = target / "programs"
         inputs = [fetched.listing, *programs.ensure(space, pristine, overlay)]
-        key = hashlib.sha256(
-            b"".join(str(f).encode() + f.read_bytes() for f in inputs) + fetched.tar.name.encode()
-        ).hexdigest()
-        stamp = target / "stamp"
-        if not (image.exists() and stamp.exists() and stamp.read_text() == key):
-            stamp.unlink(missing_ok=True)
+        key = _key(fetched, inputs)
+        made = stamp(space)
+        if not (image.exists() and made.exists() and made.read_text() == key):
+            made.unlink(missing_ok=True)
             _make_image(fetched.tar, overlay, image)
             shutil.copyfile(fetched.listing, listing(space))
-            stamp.write_text(key)
+            made.write_text(key)
     return image
+
+
+def _key(fetched: Fetched, inputs: Sequence[Path]) -> str:
+    """Digest all that an image is made of, and this file, which says how it is made."""
+    files = (Path(__file__), *inputs)
+    text = b"".join(str(file).encode() + file.read_bytes() for file in files)
+    return hashlib.sha256(text + fetched.tar.name.encode()).hexdigest()
 
 
 def listing(space: Workspace) -> Path:
     """Return the file that lists the packages of the guest image, with their versions."""
     return space.out / "guest" / "packages.txt"
+
+
+def stamp(space: Workspace) -> Path:
+    """Return the file with the digest of all that the guest image was made of."""
+    return space.out / "guest" / "stamp"
 
 
 def fetch(space: Workspace, names: Sequence[str]) -> Path:

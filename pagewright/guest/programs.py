@@ -15,6 +15,7 @@ from pagewright.host.progress import say
 from pagewright.host.run import run
 from pagewright.host.toolchain import GCC, GCC_ARM32
 from pagewright.host.workspace import Workspace
+from pagewright.kernel.source import Source
 
 # Where programs of features are in the guest: TESTS/FEATURE/PROGRAM.
 TESTS = "usr/lib/tests"
@@ -59,8 +60,11 @@ def listed(space: Workspace) -> list[Program]:
     return found
 
 
-def ensure(space: Workspace, pristine: Path, folder: Path) -> list[Path]:
+def ensure(space: Workspace, pristine: Source, folder: Path) -> list[Path]:
     """Compile the programs that are older than their sources, and remove what is no program.
+
+    All are compiled anew for another release of the kernel's source: its headers may be older
+    than programs that were made with those of the last release.
 
     Args:
         space: the repository.
@@ -75,12 +79,20 @@ def ensure(space: Workspace, pristine: Path, folder: Path) -> list[Path]:
     """
     compiled = 0
     made = []
+    stamp = folder.with_name(f"{folder.name}.source")
+    all_anew = not stamp.exists() or stamp.read_text() != pristine.package_version
+    if all_anew:
+        # If this is interrupted, some are of one release and some of the other.
+        stamp.unlink(missing_ok=True)
     for program in listed(space):
         file = folder / program.target
-        if not file.exists() or file.stat().st_mtime < program.newest():
-            _compile(program, pristine, file)
+        if all_anew or not file.exists() or file.stat().st_mtime < program.newest():
+            _compile(program, pristine.path, file)
             compiled += 1
         made.append(file)
+    if all_anew:
+        folder.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(pristine.package_version)
     _remove_strays(folder, set(made))
     if compiled:
         say(f"compiled {compiled} guest programs")

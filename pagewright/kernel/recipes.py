@@ -10,6 +10,10 @@ from typing import Any
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Feature, Workspace
 
+# What is booted where no build is named, and what a place of a lab runs unless its environment
+# file says otherwise (options: build:).
+DEFAULT_BUILD = "patched-4k"
+
 _WITHOUT = "-without-"
 
 

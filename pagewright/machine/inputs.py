@@ -1,14 +1,20 @@
-"""A build and our guest, brought up to date -> the options of a machine that runs them."""
+"""A build and our guest, brought up to date -> the options of a machine that runs them.
+
+A place of a lab is as it is: `lacking` says why it cannot stand in for such a machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pagewright.guest import image
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
+from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import plugin
+from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 
 
@@ -35,3 +41,27 @@ def options_for(
     if count:
         options["count"] = plugin.ensure(space)
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
+
+
+def lacking(
+    place: Machine,
+    name: str,
+    modules_from: Sequence[str] = (),
+    count: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> str:
+    """Say why a place cannot be used in place of a machine; nothing if it can.
+
+    Args:
+        place: the place, which is connected.
+        name: the build that the machine would run.
+        modules_from: as for `options_for`; no place has modules that are compiled here.
+        count: as for `options_for`; no place has QEMU's plugin.
+        options: further fields of MachineOptions.
+    """
+    if name != (runs := place.build or DEFAULT_BUILD):
+        return f"the place runs {runs}, not {name}"
+    made_here = {"modules_from": modules_from, "count": count}
+    missing = [what for what, wanted in made_here.items() if wanted]
+    missing += place.unmet(MachineOptions(Path(), Path(), **options))
+    return f"the place does not have {', '.join(missing)}" if missing else ""

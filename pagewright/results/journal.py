@@ -38,8 +38,11 @@ class Conditions:
             features' own files and with the configuration.
         emulator: which one, with its version.
         guest: a digest of the guest's programs and packages.
-        work: a digest of the part's options and commands, and of what is compiled for them.
+        work: a digest of the commands; runs of one part differ in it if some of the works are
+            not in all runs.
         place: the place of a lab that it ran on, or empty.
+        machine: a digest of the part's options, of what makes a machine of them, and of what
+            is compiled for it.
     """
 
     kernel: str
@@ -49,6 +52,7 @@ class Conditions:
     guest: str
     work: str
     place: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pagewright.host.errors import MeasureError, PagewrightError
+from pagewright.host.errors import MeasureError
 from pagewright.host.progress import say
-from pagewright.host.run import run
+from pagewright.host.repository import commit
 from pagewright.host.workspace import Workspace
 from pagewright.results import figures
 from pagewright.results.experiment import (
@@ -27,7 +27,7 @@ from pagewright.results.experiment import (
     off_and_on,
 )
 from pagewright.results.figures import Figure, Report
-from pagewright.results.journal import Entry, Journal
+from pagewright.results.journal import Conditions, Entry, Journal
 from pagewright.results.plan import Choice, Run, check, plan, sides_of
 from pagewright.results.runners import Emulator, Runner
 
@@ -120,7 +120,9 @@ def shown(experiment: Experiment, path: Path, sides: Sequence[Side], choice: Cho
     """Make the report of the runs in an experiment's file, without running anything.
 
     They are those that the last run in the file goes with: quick or not, and on the same
-    place. Of a run that is there several times the last one counts.
+    place. Of a part and a side, only those count that were made under the conditions of the
+    last one, so that no figure is of two kernels; of a run that is there several times, the
+    last one.
 
     Args:
         experiment: whose file it is.
@@ -141,28 +143,60 @@ def shown(experiment: Experiment, path: Path, sides: Sequence[Side], choice: Cho
     parts = experiment.parts(quick)
     names = [part.name for part in parts]
     labels = [side.label for part in parts for side in sides_of(part, sides, False)]
-    last = {
-        (names.index(entry.part), entry.run, labels.index(entry.side.label)): entry
+    going_together = [
+        entry
         for entry in entries
         if (entry.quick, entry.conditions.place) == (quick, place)
         # The experiment may have changed since.
         and entry.part in names
         and entry.side.label in labels
-    }
+    ]
     for kind, wanted, there in (
-        ("part", choice.parts, [entry.part for entry in last.values()]),
-        ("side", choice.sides, [entry.side.label for entry in last.values()]),
+        ("part", choice.parts, [entry.part for entry in going_together]),
+        ("side", choice.sides, [entry.side.label for entry in going_together]),
     ):
         check(str(path), kind, wanted, list(dict.fromkeys(there)))
     chosen = [
         entry
-        for _, entry in sorted(last.items())
-        if entry.part in (choice.parts or names)
-        and entry.side.label in (choice.sides or labels)
-        and entry.run <= (choice.runs or entry.run)
+        for entry in going_together
+        if entry.part in (choice.parts or names) and entry.side.label in (choice.sides or labels)
     ]
+    current = _under_last_conditions(chosen)
+    if others := len(chosen) - len(current):
+        say(
+            f"{others} of {len(chosen)} runs of {experiment.name} are left out: another kernel, "
+            "guest, machine or command has been measured since"
+        )
+    last = {
+        (names.index(entry.part), entry.run, labels.index(entry.side.label)): entry
+        for entry in current
+        if entry.run <= (choice.runs or entry.run)
+    }
     command = replace(choice, quick=quick).command(experiment)
-    return figures.report(experiment, chosen, f"{command} --show")
+    in_order = [entry for _, entry in sorted(last.items())]
+    return figures.report(experiment, in_order, f"{command} --show")
+
+
+def _under_last_conditions(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the runs that were made under the conditions of the last run of their part and side.
+
+    Not all works need be in all runs, so the commands are compared with those of the last run
+    that had works of the same names.
+    """
+
+    def compared(entry: Entry) -> tuple[Side, Conditions]:
+        return entry.side, replace(entry.conditions, work="")
+
+    last = {(entry.part, entry.side.label): compared(entry) for entry in entries}
+    commands = {
+        (entry.part, entry.side.label, *entry.works): entry.conditions.work for entry in entries
+    }
+    return [
+        entry
+        for entry in entries
+        if compared(entry) == last[entry.part, entry.side.label]
+        and entry.conditions.work == commands[entry.part, entry.side.label, *entry.works]
+    ]
 
 
 def _possible(experiment: Experiment, runs: list[Run], runner: Runner) -> list[Run]:
@@ -200,13 +234,3 @@ def _do(space: Workspace, runner: Runner, one: Run, wanted: Entry) -> Entry:
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         works=works,
     )
-
-
-def commit(space: Workspace) -> str:
-    """Return the repository's commit, with a + if there are changes since."""
-    try:
-        name = run(["git", "rev-parse", "--short=12", "HEAD"], cwd=space.root).strip()
-        dirty = run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=space.root)
-    except PagewrightError:
-        return "none"
-    return f"{name}+" if dirty.strip() else name

@@ -19,18 +19,14 @@ from pagewright.kernel import build
 from pagewright.kernel.manifest import Manifest, digest
 from pagewright.machine import plugin
 from pagewright.machine.boot import boot
-from pagewright.machine.inputs import options_for
+from pagewright.machine.inputs import lacking, options_for
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
 from pagewright.results.journal import Conditions
 
-# What a place runs unless its environment file says otherwise (options: build:).
-PLACE_BUILD = "patched-4k"
-# The options of a part that change what is built, and so nothing that a place has.
-BUILT_HERE = ("modules_from", "count")
-# What an emulated machine is made by.
-_MACHINE_FILES = ("qemu.yaml", "count.c")
+# What an emulated machine is made by: QEMU's command line, and the plugin that counts.
+_MACHINE_FILES = ("qemu.yaml", "qemu.py", "options.py", "count.c")
 
 
 class Runner(Protocol):
@@ -90,6 +86,16 @@ def execute(machine: Machine, what: str, works: Sequence[Work]) -> dict[str, lis
     return printed
 
 
+def _commands(works: Sequence[Work]) -> str:
+    """Digest what works execute."""
+    return _digest(*((work.name, work.command, work.rounds) for work in works))
+
+
+def _digest(*parts: Any) -> str:  # noqa: ANN401
+    """Digest anything that can be written as JSON."""
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
 class Emulator:
     """Boots each run in QEMU on this computer."""
 
@@ -114,12 +120,14 @@ class Emulator:
             image=self._image_digest(built.image),
             emulator=f"QEMU {packages.qemu_version()}",
             guest=self._guest(),
-            work=self._work(part, side, works),
+            work=_commands(works),
+            machine=self._made_of(part, side),
         )
 
     def packages(self) -> dict[str, str]:
         """Return the packages listed beside the guest's image, if they are."""
-        file = image.ensure(self._space).with_name("packages.txt")
+        image.ensure(self._space)
+        file = image.listing(self._space)
         lines = file.read_text().splitlines() if file.exists() else []
         return dict(line.split(maxsplit=1) for line in lines if " " in line)
 
@@ -131,23 +139,15 @@ class Emulator:
 
     def _guest(self) -> str:
         """Digest the stamp of the guest's image, and the versions of its packages."""
-        folder = image.ensure(self._space).parent
-        files = [folder / "stamp", folder / "packages.txt"]
-        return hashlib.sha256("".join(map(digest, files)).encode()).hexdigest()
+        image.ensure(self._space)
+        return _digest(*map(digest, (image.stamp(self._space), image.listing(self._space))))
 
-    def _work(self, part: Part, side: Side, works: Sequence[Work]) -> str:
-        """Digest what is asked for, and the files that make the machine."""
+    def _made_of(self, part: Part, side: Side) -> str:
+        """Digest the machine's options, the files that make it, and its modules' sources."""
         machine = Path(plugin.__file__).parent
         files = [machine / name for name in _MACHINE_FILES]
         files += [self._space.root / name for name in part.options.get("modules_from", ())]
-        text = json.dumps(
-            [
-                options_of(part, side),
-                [(work.name, work.command, work.rounds) for work in works],
-                [digest(file) for file in files],
-            ]
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _digest(options_of(part, side), *map(digest, files))
 
 
 class Place:
@@ -166,18 +166,12 @@ class Place:
 
     def left_out(self, part: Part, side: Side) -> str:
         """Say what the place does not have of what a side of a part asks for."""
-        if side.build != (runs := self._machine.build or PLACE_BUILD):
-            return f"the place runs {runs}, not {side.build}"
-        options = options_of(part, side)
-        missing = [name for name in BUILT_HERE if options.pop(name, None)]
-        missing += self._machine.unmet(MachineOptions(Path(), Path(), **options))
-        return f"the place does not have {', '.join(missing)}" if missing else ""
+        return lacking(self._machine, side.build, **options_of(part, side))
 
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Describe the place as far as it can be known."""
-        asked: list[Any] = [options_of(part, side), [(w.name, w.command, w.rounds) for w in works]]
-        asked_for = hashlib.sha256(json.dumps(asked).encode()).hexdigest()
-        return Conditions(self._kernel, "", "", "", "", asked_for, self.place)
+        machine = _digest(options_of(part, side))
+        return Conditions(self._kernel, "", "", "", "", _commands(works), self.place, machine)
 
     def packages(self) -> dict[str, str]:
         """Return nothing: which packages a place has is not known."""
