@@ -25,12 +25,14 @@ import pytest
 from pagewright.host import ledger, workspace
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
+from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence
 from pagewright.machine.boot import boot
-from pagewright.machine.inputs import options_for
+from pagewright.machine.inputs import lacking, options_for
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results import ktap
+from pagewright.results.subtests import report
 
 Factory = Callable[..., Machine]
 Report = Callable[[str], None]
@@ -38,9 +40,6 @@ GuestProgram = Callable[..., None]
 
 SPACE = workspace.find()
 SPACE.make_importable()
-
-# What a place runs unless its environment file says otherwise (options: build:).
-DEFAULT_BUILD = "patched-4k"
 
 # How many seconds were spent on builds before the tests began.
 _BUILT = pytest.StashKey[float]()
@@ -192,13 +191,8 @@ def _boot(place: Machine | None, stack: ExitStack, name: str, options: dict[str,
     """Return the place, if the test can run there; or boot a machine, until the stack closes."""
     if place is None:
         return stack.enter_context(boot(options_for(SPACE, name, **options)))
-    if name != (runs := place.build or DEFAULT_BUILD):
-        pytest.skip(f"the place given by --lg-env runs {runs}, not {name}")
-    for made_here in ("modules_from", "count"):
-        if options.get(made_here):
-            pytest.skip(f"the place given by --lg-env does not have {made_here}")
-    if missing := place.unmet(MachineOptions(Path(), Path(), **options)):
-        pytest.skip(f"the place given by --lg-env does not have {', '.join(missing)}")
+    if reason := lacking(place, name, **options):
+        pytest.skip(f"{reason} (--lg-env)")
     return place
 
 
@@ -252,10 +246,10 @@ def shared_machine(place: Machine | None, request: pytest.FixtureRequest) -> Ite
 def report_ktap(subtests: pytest.Subtests) -> Report:
     """Report each case of a text in KTAP or TAP as a result of its own."""
 
-    def report(text: str) -> None:
-        ktap.report(ktap.parse(text, source.ensure(SPACE).path), subtests)
+    def report_text(text: str) -> None:
+        report(ktap.parse(text, source.ensure(SPACE).path), subtests)
 
-    return report
+    return report_text
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ SPACE = workspace.find()
 PACKAGE = SPACE.root / "pagewright"
 # Each room imports from itself and from those before it.
 ROOMS = ["host", "kernel", "guest", "machine", "results", "cli"]
+# What only tests load.
+SUBTESTS = "pagewright.results.subtests."
 MODULES = sorted(PACKAGE.glob("*/*.py"))
 
 
@@ -34,16 +37,32 @@ def test_a_room_imports_only_from_rooms_before_it(file: Path):
 
 
 def test_the_package_knows_no_feature_by_name():
-    names = [feature.name for feature in SPACE.features()]
+    """Nor in a comment, in C, or as an identifier."""
+    names = "|".join(feature.name.replace("-", "[-_]") for feature in SPACE.features())
+    files = [file for kind in ("py", "c", "h", "yaml") for file in PACKAGE.rglob(f"*.{kind}")]
+    assert PACKAGE / "machine" / "count.c" in files
     named = [
-        f"{file.relative_to(SPACE.root)}: {node.value}"
-        for file in MODULES
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and any(node.value.startswith((name, f"features/{name}")) for name in names)
+        f"{file.relative_to(SPACE.root)}: {line}"
+        for file in files
+        for line in file.read_text().splitlines()
+        if re.search(names, line, re.IGNORECASE)
     ]
     assert named == []
+
+
+def test_only_tests_load_pytest():
+    """Neither the command line nor what it loads does, but for the command that runs the tests."""
+    loaded = []
+    for file in MODULES:
+        for node in ast.parse(file.read_text()).body:
+            names = []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            if any(f"{name}.".startswith(("pytest.", SUBTESTS)) for name in names):
+                loaded.append(str(file.relative_to(PACKAGE)))
+    assert loaded == ["results/subtests.py"]
 
 
 def test_every_module_is_in_the_document():

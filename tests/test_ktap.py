@@ -142,7 +142,8 @@ def test_the_parser_is_gone_after_use(parse):
 def test_report_gives_each_case_a_result_of_its_own(pytester):
     pytester.makepyfile(
         """
-        from pagewright.results.ktap import Case, report
+        from pagewright.results.ktap import Case
+        from pagewright.results.subtests import report
 
         def test_some(subtests):
             report([Case("a", "pass"), Case("b", "fail", "why"), Case("c", "crash"),

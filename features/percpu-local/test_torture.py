@@ -17,6 +17,7 @@ from pagewright.kernel.modules import FOLDER
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 from pagewright.results import ktap
+from pagewright.results.subtests import report
 
 SPACE = workspace.find()
 
@@ -63,7 +64,7 @@ def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> 
     said = place.check("dmesg")
     log = ktap.from_module(said, "percpu_local_torture")
     cases = ktap.parse(log, source.ensure(SPACE).path)
-    ktap.report(cases, subtests)
+    report(cases, subtests)
     assert re.search(r"^status 0 visits [1-9]", ended, re.MULTILINE), f"{ended}\n{log}"
     assert ktap.from_module(said, "percpu_local_visitor") == ""
     place.check("rmmod percpu_local_torture")

@@ -87,7 +87,7 @@ _EVERYWHERE = (
     Need("git", "git", "make the patch series"),
     Need("sparse", "sparse", "check kernel code"),
     Need("codespell", "codespell", "check kernel code"),
-    Need("spin", "spin", "check the model of cpu-pause"),
+    Need("spin", "spin", "check models of features"),
     Need("mmdebstrap", "mmdebstrap", "make the guest"),
     Need("fakeroot", "fakeroot", "make the guest"),
     Need("procps", "ps", "run the tests"),

@@ -12,8 +12,8 @@
  *
  * When the guest executes MARK, an instruction that does nothing, the counts
  * up to there are written to the file that the argument counts= names.  QEMU
- * gives the guest the same file as a device (ivshmem-plain), where it reads
- * them; see features/percpu-local/guest/count.c.
+ * gives the guest the same file as a device (ivshmem-plain); a guest program
+ * that maps the device reads them.
  *
  * Debian has no package with qemu-plugin.h: what is used of it is declared
  * here, as of version 4 of that interface (QEMU 9.2 and later).

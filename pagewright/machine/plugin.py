@@ -1,7 +1,7 @@
 """A machine that counts the instructions of its kernel and of its programs apart.
 
 count.c is a plugin of QEMU that counts; here it is compiled, and a machine is given the
-arguments for it. The guest reads the counts with features/percpu-local/guest/count.c.
+arguments for it. A guest program that maps the device with the counts reads them.
 """
 
 from __future__ import annotations

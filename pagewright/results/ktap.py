@@ -12,14 +12,12 @@ import inspect
 import io
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
-
-import pytest
 
 from pagewright.host.errors import SourceError
 from pagewright.host.run import tail
@@ -31,7 +29,6 @@ _OUTCOMES: dict[str, Outcome] = {"SUCCESS": "pass", "FAILURE": "fail", "SKIPPED"
 _RESULT = re.compile(r"^(?:\[[^]]*\])?\s*(?:not )?ok \d+\b", re.MULTILINE)
 _ALL_SKIPPED = re.compile(r"^1\.\.0 # SKIP.*", re.MULTILINE)
 _SKIP = re.compile(r"\bok \d+ (?:- )?(\S+) # SKIP *(.*)")
-_SKIP_REASON = re.compile(r"# SKIP *(.+)")
 
 
 @dataclass(frozen=True)
@@ -83,28 +80,6 @@ def parse(text: str, tree: Path) -> list[Case]:
     if lost or (root.counts.errors and not any(case.outcome == "crash" for case in cases)):
         cases.append(Case("complete result", "crash", said.getvalue() + tail(text)))
     return cases
-
-
-def report(cases: Sequence[Case], subtests: pytest.Subtests) -> None:
-    """Report every case as a result of its own: a pass, a failure or a skip.
-
-    If all of them were skipped, so is the test.
-
-    Args:
-        cases: from `parse`; none at all is a failure.
-        subtests: pytest's fixture of that name.
-    """
-    if not cases:
-        pytest.fail("there is no test result at all")
-    for case in cases:
-        with subtests.test(case.name):
-            if case.outcome == "skip":
-                reason = _SKIP_REASON.search(case.log)
-                pytest.skip(reason[1] if reason else "skipped in the guest")
-            if case.outcome != "pass":
-                pytest.fail(f"{case.name}: {case.outcome}\n{case.log}", pytrace=False)
-    if all(case.outcome == "skip" for case in cases):
-        pytest.skip("all cases were skipped in the guest")
 
 
 @contextmanager
