@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from pagewright.host import disk, packages
 from pagewright.host.errors import BuildError, DiskFullError, HostError, ProgramError
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
+from pagewright.kernel.source import Source
 from pagewright.machine.boot import boot
 from pagewright.machine.options import MachineOptions
 
@@ -58,8 +60,8 @@ def compiled(monkeypatch):
     return seen
 
 
-def make(space):
-    return programs.ensure(space, space.root, space.out / "programs")
+def make(space, version="6.12.1-1"):
+    return programs.ensure(space, Source(version, space.root), space.out / "programs")
 
 
 def later(file, than):
@@ -75,6 +77,29 @@ def test_a_program_is_compiled_once_and_again_after_its_header_changed(one, comp
     later(one.root / "features" / "one" / "guest" / "n.h", made)
     make(one)
     assert compiled == ["hello.c"] * 2
+
+
+def test_all_programs_are_compiled_anew_with_the_headers_of_another_release(one, compiled):
+    (made,) = make(one)
+    later(made, one.root / "features" / "one" / "guest" / "hello.c")
+    make(one, "6.12.2-1")
+    assert compiled == ["hello.c"] * 2
+    make(one, "6.12.2-1")
+    assert compiled == ["hello.c"] * 2
+
+
+def test_a_change_of_release_that_was_interrupted_is_made_whole(one, compiled, monkeypatch):
+    (made,) = make(one)
+    later(made, one.root / "features" / "one" / "guest" / "hello.c")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(programs, "_compile", interrupt)
+        make(one, "6.12.2-1")
+    make(one)
+    assert compiled == ["hello.c"] * 2
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
 
 
 def test_each_program_has_its_place_and_its_compiler(one):
@@ -151,6 +176,33 @@ def test_the_list_of_the_image_names_its_packages_with_versions(space):
     assert all(len(line.split(" ")) == 2 for line in lines)
     assert lines == sorted(lines)
     assert set(image.PACKAGES) <= set(names)
+
+
+@pytest.fixture
+def images(store, monkeypatch):
+    """What is made of the false packages, one entry for each image."""
+    space, _ = store
+    made = []
+
+    def make_image(tar, overlay, file):
+        made.append(tar)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+
+    monkeypatch.setattr(image, "_make_image", make_image)
+    monkeypatch.setattr(image.source, "ensure", lambda space: Source("6.12.1-1", space.root))
+    monkeypatch.setattr(image.programs, "ensure", lambda space, pristine, folder: [])
+    return space, made
+
+
+def test_the_image_is_made_anew_when_the_way_of_making_it_changed(images, monkeypatch, tmp_path):
+    space, made = images
+    module = tmp_path / "image.py"
+    monkeypatch.setattr(image, "__file__", str(module))
+    for text, number in (("SPARE_MB = 1", 1), ("SPARE_MB = 1", 1), ("SPARE_MB = 2", 2)):
+        module.write_text(text)
+        image.ensure.__wrapped__(space)
+        assert len(made) == number
 
 
 def test_without_space_nothing_is_fetched(store, monkeypatch):
@@ -286,6 +338,19 @@ def test_a_network_card_has_the_address_of_qemus_network(with_network):
 def test_ssh_is_served_if_asked_for(with_network, up):
     assert with_network.check("pgrep -x dropbear")
     assert up.run("pgrep -x dropbear").status == 1
+
+
+@needs_qemu
+def test_ssh_that_cannot_be_served_is_told(space, tmp_path):
+    broken = tmp_path / "usr" / "sbin" / "dropbear"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    options = MachineOptions(build.ensure(space, BUILD).image, image.ensure(space))
+    with boot(replace(options, append="guest.ssh", overlay=tmp_path)) as machine:
+        said = [line for line in machine.console().splitlines() if "guest-init" in line]
+    assert len(said) == 2
+    assert said[0].endswith("guest-init: guest.ssh was given, but dropbear could not be started")
 
 
 @needs_qemu

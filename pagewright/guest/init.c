@@ -310,7 +310,8 @@ int main(void)
 	configure_network();
 	if (parameter("guest.ssh")) {
 		mkdir("/etc/dropbear", 0755);
-		run(dropbear);
+		if (!run(dropbear))
+			say("guest-init: guest.ssh was given, but dropbear could not be started\n");
 	}
 
 	find_terminal(terminal, sizeof(terminal));
