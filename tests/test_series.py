@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,14 +14,13 @@ from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
 from pagewright.kernel import build, recipes, series, source, tree
-from pagewright.kernel.checks import checkpatch, known_complaints
+from pagewright.kernel.checks import EXCEPTION_TABLE, checkpatch, known_complaints
 
 SPACE = workspace.find()
 FEATURES = SPACE.features()
 COMMITS = [
     (feature, number) for feature in FEATURES for number in range(1, len(feature.commits) + 1)
 ]
-KNOWN = known_complaints(SPACE)
 
 by_name = pytest.mark.parametrize("feature", FEATURES, ids=lambda f: f.name)
 
@@ -96,7 +96,21 @@ def test_patch_passes_checkpatch(patches, feature, number):
     patch = patches(feature.name)[number - 1]
     # FILE_PATH_CHANGES asks for a MAINTAINERS entry, which upstream has to settle.
     options = ("--ignore", "FILE_PATH_CHANGES")
-    assert checkpatch(source.ensure(SPACE).path, [patch], *options, known=KNOWN) == []
+    known = known_complaints(feature)
+    assert checkpatch(source.ensure(SPACE).path, [patch], *options, known=known) == []
+
+
+def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_path):
+    """The file of one feature silences nothing of another."""
+    one, other = (
+        replace(FEATURES[0], name=name, path=tmp_path / name) for name in ("one", "other")
+    )
+    one.path.mkdir()
+    (one.path / "checkpatch.toml").write_text(
+        "[[wrong]]\ncomplaint = 'WARNING: odd'\nreason = 'x'\n"
+    )
+    assert known_complaints(one) == [*known_complaints(other), "WARNING: odd"]
+    assert EXCEPTION_TABLE in known_complaints(other)
 
 
 # All compile in the same folder, one after the other.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagewright.host.run import run
-from pagewright.host.workspace import Workspace
+from pagewright.host.workspace import Feature
 
 DICTIONARY = Path("/usr/lib/python3/dist-packages/codespell_lib/data/dictionary.txt")
 
@@ -20,13 +20,15 @@ EXCEPTION_TABLE = r"CHECK: spaces preferred around that '%'(.|\n)*_ASM_EXTABLE_"
 TRACE_LAYOUT = r"CHECK: (Alignment should match|Lines should not end)(.|\n)*include/trace/events/"
 
 
-def known_complaints(space: Workspace) -> list[str]:
-    """Return what checkpatch says wrongly, as regular expressions; features add their own.
+def known_complaints(feature: Feature) -> list[str]:
+    """Return what checkpatch says wrongly of a feature's patches, as regular expressions.
 
-    They are in features/NAME/checkpatch.toml, each with the reason why it is wrong.
+    Some it says wrongly of every feature. The feature's own are in its checkpatch.toml, each
+    with the reason why it is wrong; of other features they may be right.
     """
     found = [EXCEPTION_TABLE, TRACE_LAYOUT]
-    for file in sorted((space.root / "features").glob("*/checkpatch.toml")):
+    file = feature.path / "checkpatch.toml"
+    if file.exists():
         found += [entry["complaint"] for entry in tomllib.loads(file.read_text())["wrong"]]
     return found
 
