@@ -292,9 +292,11 @@ def test_an_exception_leaves_nothing_running(options):
     with pytest.raises(ZeroDivisionError), boot(options) as machine:
         machine.check("true")
         directory = machine._directory
+        output = machine._transport._file
         assert len(set(emulators()) - before) == 1
         raise ZeroDivisionError
     assert set(emulators()) == before
+    assert output.closed
     assert not directory.exists()
 
 

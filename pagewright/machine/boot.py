@@ -67,7 +67,9 @@ def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> M
     except SILENCE as error:
         console = log.read_text(errors="replace") if log.is_file() else ""
         raise diagnose(emulator, console, error, timeout, "while booting") from error
-    return Machine(shell, emulator, environment.parent, logs)
+    machine = Machine(shell, emulator, environment.parent, logs)
+    stack.callback(machine.close)
+    return machine
 
 
 def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:

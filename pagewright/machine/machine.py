@@ -234,7 +234,12 @@ class Machine:
             when = f"after: {command[:200]}"
             raise diagnose(self._emulator, self.console(), error, timeout, when) from error
         self._line("stty -echo", timeout)
+        self._transport.close()
         self._transport = Channel(self._line, self._directory / OUTPUT)
+
+    def close(self) -> None:
+        """Give up what is open on this computer for the machine; no command follows."""
+        self._transport.close()
 
     def unmet(self, options: MachineOptions) -> list[str]:
         """Say which of the options a fixed place does not meet; see options.unmet."""

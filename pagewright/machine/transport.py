@@ -47,6 +47,9 @@ class _Transport:
         """Remember how the guest's shell is spoken to."""
         self._shell = shell
 
+    def close(self) -> None:
+        """Give up what the transport has open on this computer."""
+
     def _bring(self, command: str) -> str | None:
         """Bring a command into the guest.
 
@@ -78,6 +81,10 @@ class Channel(_Transport):
         super().__init__(shell)
         self._file = file.open("rb")
         self._file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
     def run(self, command: str, timeout: float) -> tuple[int, bytes]:
         """Run a command; return its status and its output."""
