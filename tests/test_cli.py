@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -210,6 +211,23 @@ def test_logs_show_what_failed(failed, capsys):
     assert "running" not in out
 
 
+def test_logs_of_earlier_runs_are_only_named(failed, capsys):
+    begun = "2030-01-02T03:04:05.678901+00:00"
+    (failed / "junit.xml").write_text(
+        JUNIT.replace("<testsuite>", f'<testsuite timestamp="{begun}">')
+    )
+    call("logs")
+    out = capsys.readouterr().out
+    assert "line 99 of" not in out
+    assert out.endswith("of earlier runs: test_a.py-test_bad\n")
+    later = datetime.fromisoformat(begun).timestamp() + 1
+    os.utime(failed / "test_a.py-test_bad", (later, later))
+    call("logs")
+    out = capsys.readouterr().out
+    assert "line 99 of test_a.py-test_bad" in out
+    assert "earlier" not in out
+
+
 def test_logs_of_one_test_are_whole(failed, capsys):
     call("logs", "test_bad")
     out = capsys.readouterr().out
@@ -231,6 +249,45 @@ def test_clean_keeps_the_cache_unless_asked(elsewhere):
     call("clean", "--cache")
     assert not elsewhere.cache.exists()
     assert (SPACE.root / "features").exists()
+
+
+USES = """
+import sys
+from pathlib import Path
+from pagewright.host.lock import lock
+from pagewright.host.scratch import claim
+kind, entry = sys.argv[1], Path(sys.argv[2])
+with lock(entry.parent, "the source cache"):
+    claim(entry)
+    if kind == "lock":
+        print("in", flush=True)
+        sys.stdin.read()
+if kind == "claim":
+    print("in", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("kind", ["lock", "claim"])
+def test_clean_refuses_while_another_process_uses_the_cache(elsewhere, kind):
+    entry = elsewhere.cache / "source" / "6.12.1-1"
+    entry.mkdir(parents=True)
+    elsewhere.out.mkdir(parents=True)
+    command = [sys.executable, "-c", USES, kind, str(entry)]
+    pipe = subprocess.PIPE
+    # Of two that have used it, the one that has not ended is named.
+    subprocess.run(command, stdin=subprocess.DEVNULL, stdout=pipe, check=True)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(PagewrightError) as error:
+            call("clean", "--cache")
+        assert error.value.what == f"process {other.pid} uses {entry.parent}"
+        assert entry.exists()
+        assert elsewhere.out.exists()
+        other.communicate()
+    call("clean", "--cache")
+    assert not elsewhere.cache.exists()
 
 
 # --- What is passed on ------------------------------------------------------------

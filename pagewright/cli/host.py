@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from pagewright.host import doctor as examination
 from pagewright.host import packages, workspace
 from pagewright.host.progress import say
+from pagewright.host.scratch import held_alone
 
 
 def register(app: typer.Typer) -> None:
@@ -40,9 +42,10 @@ def clean(
 ) -> None:
     """Remove everything generated in this clone; with --cache, all but the clone and packages."""
     space = workspace.find()
-    for folder in (space.root / "out", *([space.cache] if cache else [])):
-        if folder.exists():
-            shutil.rmtree(folder)
-            say(f"removed {folder}")
+    with held_alone(space.cache) if cache else nullcontext():
+        for folder in (space.root / "out", *([space.cache] if cache else [])):
+            if folder.exists():
+                shutil.rmtree(folder)
+                say(f"removed {folder}")
     if not cache:
         say(f"downloads and the compiler cache stay in {space.cache}; --cache removes them")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -73,14 +74,17 @@ def logs(
     failures = list(failed_tests(folder / "junit.xml"))
     for line in failures:
         print(line)
-    if not failures and not kept:
+    begun = begin_of(folder / "junit.xml")
+    last = [f for f in kept if f.stat().st_mtime >= begun]
+    if not failures and not last:
         print("no test has failed")
-    for one in kept[:_TESTS]:
+    for one in last[:_TESTS]:
         print(f"\n{one.name} (pagewright logs {one.name} shows all of it)")
         for text in machine_files(one, _LINES):
             print(text)
-    if kept[_TESTS:]:
-        print(f"\nolder ones: {', '.join(f.name for f in kept[_TESTS:])}")
+    for what, others in (("older ones", last[_TESTS:]), ("of earlier runs", kept[len(last) :])):
+        if others:
+            print(f"\n{what}: {', '.join(f.name for f in others)}")
 
 
 def machine_files(folder: Path, lines: int | None = None) -> Iterator[str]:
@@ -95,6 +99,16 @@ def machine_files(folder: Path, lines: int | None = None) -> Iterator[str]:
         if text.strip():
             yield f"== {file}"
             yield (tail(text, lines) if lines else text).rstrip("\n")
+
+
+def begin_of(junit: Path) -> float:
+    """Return when the run of a JUnit XML file began; 0 if the file does not say it."""
+    try:
+        suite = ElementTree.parse(junit).find("testsuite")
+        text = "" if suite is None else suite.get("timestamp", "")
+        return datetime.fromisoformat(text).timestamp()
+    except (OSError, ValueError, ElementTree.ParseError):
+        return 0
 
 
 def failed_tests(junit: Path) -> Iterator[str]:

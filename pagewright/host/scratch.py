@@ -11,10 +11,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
+from pagewright.host.errors import HostError
+from pagewright.host.lock import LOCK_FILE
 from pagewright.host.progress import say
 
 
@@ -70,7 +72,10 @@ def _remove_unless_locked(stray: Path) -> None:
 
 
 def _mark(entry: Path) -> Path:
-    """Return the file that says when an entry of the cache was used, and is locked meanwhile."""
+    """Return the file that is locked while an entry of the cache is used.
+
+    Its time says when the entry was used last, and its lines name the processes.
+    """
     return entry.with_name(f".{entry.name}.used")
 
 
@@ -84,9 +89,40 @@ def claim(entry: Path) -> None:
         entry: a folder in the cache that clones share.
     """
     # Never closed: the kernel drops the lock when the process ends, however it ends.
-    held = os.open(_mark(entry), os.O_RDWR | os.O_CREAT, 0o644)
+    held = os.open(_mark(entry), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        # If nobody else uses the entry, all processes that the file names have ended.
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(held, 0)
+    except BlockingIOError:
+        pass
     fcntl.flock(held, fcntl.LOCK_SH)
-    os.utime(_mark(entry))
+    os.write(held, f"{os.getpid()}\n".encode())
+
+
+@contextmanager
+def held_alone(cache: Path) -> Iterator[None]:
+    """Hold all of the cache that clones share, so that it can be removed.
+
+    Args:
+        cache: its folder; need not be there.
+
+    Raises:
+        HostError: another process uses something in it.
+    """
+    with ExitStack() as stack:
+        used = _mark(Path("*")).name
+        for file in sorted((*cache.glob(f"*/{LOCK_FILE}"), *cache.glob(f"*/{used}"))):
+            lines = stack.enter_context(file.open())
+            try:
+                fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                living = [one for one in lines.read().split() if Path("/proc", one).exists()]
+                raise HostError(
+                    f"process {' and '.join(living) or 'unknown'} uses {file.parent}",
+                    "wait until it has ended, or end it",
+                ) from None
+        yield
 
 
 def prune(entries: Iterable[Path], keep: int) -> None:
