@@ -76,11 +76,13 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only --full runs; begin with what takes long; keep together what shares.
 
     With several workers (pytest-xdist's --dist loadgroup), the tests that share machines go to
-    one of them, and the last test to end should not be a long one that began last.
+    one of them, and the last test to end should not be a long one that began last. This comes
+    first, because pytest-xdist looks at the groups when it is its turn.
     """
     if not config.getoption("--full"):
         wide = [item for item in items if item.get_closest_marker("full")]

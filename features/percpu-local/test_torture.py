@@ -41,8 +41,8 @@ DEFECTS = [
     "cmpxchg128",
 ]
 
-# A tenth of the rounds, and each kind of change once.
-FEW = "rounds=200 plugs=1 churns=1 chunks=1"
+# Few of the rounds, and each kind of change once.
+FEW = "rounds=60 plugs=1 churns=1 chunks=1"
 
 # Loads and unloads the visitor until the torture ends, and says how often, and how it ended.
 TORTURE = """
