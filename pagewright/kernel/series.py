@@ -85,16 +85,19 @@ def worktree(space: Workspace, source: Source, files: list[str]) -> Iterator[Pat
     with scratch(space.out, "series-") as folder:
         path = folder / "linux"
         git = ["git", "--git-dir", str(git_dir)]
-        # What killed runs left is removed by now, and what they registered is not yet.
-        run([*git, "worktree", "prune"])
-        run([*git, "worktree", "add", "-q", "--no-checkout", "--detach", path, "pristine"])
+        # git takes a work tree that another process is just adding for one that is gone.
+        with lock(git_dir.parent, "the git cache"):
+            # What killed runs left is removed by now, and what they registered is not yet.
+            run([*git, "worktree", "prune"])
+            run([*git, "worktree", "add", "-q", "--no-checkout", "--detach", path, "pristine"])
         try:
             patterns = "".join(f"/{name}\n" for name in files)
             run(["git", "sparse-checkout", "set", "--no-cone", "--stdin"], cwd=path, stdin=patterns)
             run(["git", "checkout", "-q"], cwd=path)
             yield path
         finally:
-            run([*git, "worktree", "remove", "--force", path], check=False)
+            with lock(git_dir.parent, "the git cache"):
+                run([*git, "worktree", "remove", "--force", path], check=False)
 
 
 def check_commits(space: Workspace, feature: Feature) -> None:
