@@ -76,24 +76,19 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only --full runs; begin with what takes long; keep together what shares.
+    """Leave out what only --full runs, and begin with what takes long.
 
-    With several workers (pytest-xdist's --dist loadgroup), the tests that share machines go to
-    one of them, and the last test to end should not be a long one that began last. This comes
-    first, because pytest-xdist looks at the groups when it is its turn.
+    With several workers (pytest-xdist's --dist loadfile) all tests of a file go to one of them,
+    because they may share machines; the last file to end should not be a long one.
     """
     if not config.getoption("--full"):
         wide = [item for item in items if item.get_closest_marker("full")]
         if wide:
             config.hook.pytest_deselected(items=wide)
             items[:] = [item for item in items if not item.get_closest_marker("full")]
-    for item in items:
-        if "shared_machine" in getattr(item, "fixturenames", ()):
-            module = item.getparent(pytest.Module)
-            item.add_marker(pytest.mark.xdist_group(module.nodeid if module else item.nodeid))
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    begin_early = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in begin_early)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

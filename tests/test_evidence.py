@@ -17,7 +17,6 @@ ROOT = Path(__file__).parent.parent
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="boots machines in QEMU"),
     # The suite below runs once, and not once for each worker.
-    pytest.mark.xdist_group("evidence"),
 ]
 
 SUITE = """

@@ -14,6 +14,8 @@ import pytest
 from pagewright.host import workspace
 from pagewright.machine.options import DEFAULT_CPU
 
+pytestmark = pytest.mark.long
+
 SPACE = workspace.find()
 SUITES = [suite for feature in SPACE.features() for suite in feature.kunit_suites]
 DEBUG_SUITES = [suite for feature in SPACE.features() for suite in feature.debug_kunit_suites]

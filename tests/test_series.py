@@ -114,7 +114,6 @@ def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_pat
 
 
 # All compile in the same folder, one after the other.
-@pytest.mark.xdist_group("commits")
 @pytest.mark.full
 @by_name
 def test_every_commit_builds(patches, feature):

@@ -14,6 +14,8 @@ import pytest
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
+pytestmark = pytest.mark.long
+
 TESTS = "/usr/lib/tests/atomic-write-fault"
 # With EVERY=N, each Nth instruction only.
 SEMANTICS = f"{TESTS}/semantics"

@@ -13,6 +13,8 @@ from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU
 
+pytestmark = pytest.mark.long
+
 MODES = ("pause", "seamless")
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 HUGEPAGES = "/sys/kernel/mm/hugepages"

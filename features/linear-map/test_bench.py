@@ -11,8 +11,6 @@ SPACE = workspace.find()
 
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
-    # The experiment is run once, and not once for each worker.
-    pytest.mark.xdist_group("linear-map-bench"),
     pytest.mark.long,
 ]
 

@@ -10,6 +10,8 @@ import pytest
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU
 
+pytestmark = pytest.mark.long
+
 LEVEL_2 = DEFAULT_CPU
 # Has BBM level 2 by its ID register, but is on no list.
 UNLISTED = "max,midr=0x410fd491"

@@ -16,8 +16,6 @@ TESTS = "/usr/lib/tests"
 
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
-    # The experiment is run once, and not once for each worker.
-    pytest.mark.xdist_group("percpu-local-bench"),
     pytest.mark.long,
 ]
 

@@ -15,6 +15,8 @@ from percpu_local_builds import KASAN, MATRIX
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
+pytestmark = pytest.mark.long
+
 RESULTS = "/sys/kernel/debug/kunit"
 KUNIT = "kunit.enable=1 kunit.filter_glob=percpu_local*"
 NMI = "irqchip.gicv3_pseudo_nmi=1"

@@ -19,6 +19,8 @@ from pagewright.machine.options import MTE
 from pagewright.results import ktap
 from pagewright.results.subtests import report
 
+pytestmark = pytest.mark.long
+
 SPACE = workspace.find()
 
 NMI = "irqchip.gicv3_pseudo_nmi=1"

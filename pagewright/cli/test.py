@@ -42,7 +42,7 @@ def test(
     if full:
         arguments.append("--full")
     if not context.args:
-        arguments += ["-n", str(workers()), "--dist", "loadgroup", "--no-loadscope-reorder"]
+        arguments += ["-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder"]
     # Two at once would take each other's logs away.
     with lock(logs, "the logs of the tests"):
         ledger.begin(logs / ".ledger")
