@@ -119,9 +119,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def logs_of(node: pytest.Item | pytest.Collector) -> Path:
     """Return the folder for what the machines of a test leave if it fails."""
-    # Of several workers, each has the name of a test's group behind that of the test.
-    nodeid = re.sub(r"@[^]]*$", "", node.nodeid)
-    name = re.sub(r"[^\w.-]+", "-", nodeid.removesuffix("]")).strip("-")
+    name = re.sub(r"[^\w.-]+", "-", node.nodeid.removesuffix("]")).strip("-")
     logs: Path = node.config.getoption("logs")
     return logs / name
 
