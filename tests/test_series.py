@@ -97,7 +97,7 @@ def test_patch_passes_checkpatch(patches, feature, number):
     # FILE_PATH_CHANGES asks for a MAINTAINERS entry, which upstream has to settle.
     options = ("--ignore", "FILE_PATH_CHANGES")
     known = known_complaints(feature)
-    assert checkpatch(source.ensure(SPACE).path, [patch], *options, known=known) == []
+    assert checkpatch(SPACE, source.ensure(SPACE).path, [patch], *options, known=known) == []
 
 
 def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_path):

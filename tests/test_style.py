@@ -8,14 +8,17 @@ from collections import Counter
 from pathlib import Path
 
 from pagewright.host import workspace
+from pagewright.host.answers import remembered
 from pagewright.host.lock import lock
 from pagewright.host.run import run
+from pagewright.host.toolchain import GCC
 from pagewright.kernel import build, tree
 from pagewright.kernel.checks import checkpatch
 
 SPACE = workspace.find()
 NEW_FILES = [str(file) for feature in SPACE.features() for file in feature.new_files()]
 OBJECTS = sorted({f"{name}" for feature in SPACE.features() for name in feature.objects()})
+TREE = Path("/tree")
 # Sources that another one includes.
 INCLUDED = {"mm/percpu-vm.c": "mm/percpu.c"}
 
@@ -39,7 +42,7 @@ def test_mypy():
 def test_checkpatch_sees_a_fault(tmp_path: Path):
     bad = tmp_path / "bad.c"
     bad.write_text("// SPDX-License-Identifier: GPL-2.0-only\nint f(int a){return a%2;}\n")
-    assert checkpatch(build.ensure(SPACE, "patched-4k").tree, [bad], "-f")
+    assert checkpatch(SPACE, build.ensure(SPACE, "patched-4k").tree, [bad], "-f")
 
 
 def test_checkpatch_sees_the_only_fault_of_each_file(tmp_path: Path):
@@ -48,7 +51,7 @@ def test_checkpatch_sees_the_only_fault_of_each_file(tmp_path: Path):
         file.write_text(
             "// SPDX-License-Identifier: GPL-2.0-only\nint f(int a)\n{\n\treturn a%2;\n}\n"
         )
-    complaints = checkpatch(build.ensure(SPACE, "patched-4k").tree, files, "-f")
+    complaints = checkpatch(SPACE, build.ensure(SPACE, "patched-4k").tree, files, "-f")
     assert [next(f.name for f in files if f.name in c) for c in complaints] == ["one.c", "two.c"]
 
 
@@ -91,6 +94,27 @@ def compile_checked(like: build.Build, name: str, more: str, objects: list[str])
     return output
 
 
+def said_of(like: build.Build, name: str, more: str, objects: list[str]) -> str:
+    """Return what W=1 and sparse say, asking them only of what they have not seen before.
+
+    The tree is called TREE, as it is another one in each clone.
+    """
+    manifest = tree.Manifest.read(like.tree)
+    inputs = [
+        like.source,
+        manifest.key if manifest else "",
+        (like.out / ".config").read_text() + more,
+        *objects,
+        *(run([program, "--version"]) for program in (GCC, "sparse")),
+        run(["make", "--version"]),
+    ]
+
+    def ask() -> str:
+        return compile_checked(like, name, more, objects).replace(f"{like.tree}/", f"{TREE}/")
+
+    return remembered(SPACE, "sparse", inputs, ask)
+
+
 def complaints(output: str, tree: Path) -> Counter[tuple[str, str]]:
     """Count what is said of each file of a tree: each complaint once for each place."""
     return Counter((file, text) for file, _, text in places(output, tree))
@@ -112,9 +136,8 @@ def is_of_the_base(file: str, line: int, patched: Path, base: Path) -> bool:
 def test_complaints_count_places():
     line = "/tree/mm/a.c:{}:1: warning: dubious: !x\n"
     once, twice = line.format(1) * 2, line.format(1) + line.format(2)
-    of = Path("/tree")
-    assert complaints(once, of) == {("mm/a.c", "dubious: !x"): 1}
-    assert complaints(twice, of) - complaints(once, of) == {("mm/a.c", "dubious: !x"): 1}
+    assert complaints(once, TREE) == {("mm/a.c", "dubious: !x"): 1}
+    assert complaints(twice, TREE) - complaints(once, TREE) == {("mm/a.c", "dubious: !x"): 1}
 
 
 def test_w1_and_sparse_say_no_more_than_of_the_base():
@@ -126,16 +149,16 @@ def test_w1_and_sparse_say_no_more_than_of_the_base():
     # Of the debug builds' symbols only those of the features themselves.
     debug = [f.debug_config.read_text() for f in SPACE.features() if f.debug_config.exists()]
     objects = sorted({*OBJECTS, *hooked})
-    output = compile_checked(patched, "check", "".join(debug), objects)
+    output = said_of(patched, "check", "".join(debug), objects)
     assert output.count("  CHECK ") >= len(OBJECTS)
     # What the base's configuration does not build has no complaints to compare with.
     built = [name for name in hooked if (base.out / name).exists()]
-    before = complaints(compile_checked(base, "check-base", "", built), base.tree)
+    before = complaints(said_of(base, "check-base", "", built), TREE)
     ours = {*NEW_FILES, *manifest.hooked}
-    new = complaints(output, patched.tree) - before
+    new = complaints(output, TREE) - before
     assert [
         f"{file}:{line}: {text}"
-        for file, line, text in sorted(places(output, patched.tree))
+        for file, line, text in sorted(places(output, TREE))
         if file in ours
         and (file, text) in new
         and not is_of_the_base(file, line, patched.tree, base.tree)

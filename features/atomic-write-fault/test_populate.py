@@ -28,16 +28,16 @@ POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
 OFF = "arm64.atomic_write_fault=0"
 EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
 
-SIZE = "64M"
+SIZE = "16M"
 ATOMICS = ("ldadd", "staddl", "ldsmaxab", "swpal", "cas", "casp")
 EXCLUSIVES = ("ldxr", "ldaxr", "ldxp", "ldaxp_w")
 LOADS = ("load", "ldapr", "ldar")
 STORES = ("store", "stlr")
 ALL = (*ATOMICS, *EXCLUSIVES, *LOADS, *STORES)
 
-# The absolute figures for 64 MiB in pages of 4 KiB: (no THP, THP).
-ONCE_4K = (16384, 32)
-TWICE_4K = (32768, 16416)
+# The absolute figures for 16 MiB in pages of 4 KiB: (no THP, THP).
+ONCE_4K = (4096, 8)
+TWICE_4K = (8192, 4104)
 
 # What the fixtures give: build and options in, machine out.
 Boot = Callable[..., Machine]
@@ -275,7 +275,7 @@ def test_larger_pages(shared_machine: Boot, subtests, build: str) -> None:
 
 
 # Instructions per fault, patched over base: what must stay, and what gains.
-# With THP 64 MiB are only 32 read faults, and whether the huge zero page has to be
+# With THP 16 MiB are only 8 read faults, and whether the huge zero page has to be
 # cleared for them outweighs their cost; the experiment shows that figure.
 UNCHANGED = (
     ("load", "--thp=off"),
@@ -288,7 +288,7 @@ ONE_PERCENT = 0.01
 # A fault that reads from the disk is 54,000 instructions, and how many interrupts come
 # in between moves that by more than the dozen that the feature adds.
 COLD_NOISE = 0.03
-BOOTS, ROUNDS = 2, 4
+BOOTS, ROUNDS = 2, 2
 THREE_PERCENT = 0.03
 
 

@@ -109,7 +109,7 @@ def test_statistics_and_limit(machine):
 
 @pytest.mark.parametrize("nmi", ["", NMI], ids=["irq", "nmi"])
 def test_panic_in_a_pause_stops_all_cpus(machine, nmi):
-    place = machine(smp=4, append=f"panic=0 {nmi}")
+    place = machine(smp=4, append=nmi)
     with pytest.raises(PagewrightError, match="dies while all other CPUs are paused"):
         place.check("echo 1 >/sys/kernel/debug/cpu_pause_die", timeout=20)
     assert "SMP: stopping secondary CPUs" in place.console()

@@ -98,7 +98,7 @@ def test_memory_is_freed_and_comes_back(shared_machine, mode):
     """MemFree and the counter agree, but for what else happens meanwhile."""
     place = shared_machine(memory="8G", smp=2, append=on(mode))
     free = free_memory(place)
-    for size, number in ((LARGE, 1536), (CONTIGUOUS, 96), (GIANT, 3)):
+    for size, number in ((LARGE, 2560), (CONTIGUOUS, 160), (GIANT, 5)):
         assert resize(place, size, number) == number
         assert saved(place) == number * size.freed(mode)
         gained = free_memory(place) - free + number * size.kib
@@ -106,8 +106,9 @@ def test_memory_is_freed_and_comes_back(shared_machine, mode):
 
         assert resize(place, size, 0) == 0
         assert saved(place) == 0
-        # What is split stays split: a page for 128 MiB; and the buddy allocator's own.
-        assert free_memory(place) == pytest.approx(free, abs=5000), size
+        # What is split stays split: a page for 128 MiB; and lists of free pages that each CPU
+        # keeps have up to two of 2 MiB.
+        assert free_memory(place) == pytest.approx(free, abs=9000), size
         free = free_memory(place)
     assert_nothing_left(place)
 
@@ -153,7 +154,7 @@ def test_pages_from_cma(machine, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_as_many_gigantic_pages_the_second_time(machine, mode):
     """What comes back must not be scattered over the memory that was freed."""
-    place = machine(memory="32G", smp=4, append=on(mode))
+    place = machine(memory="32G", append=on(mode))
     for _ in range(3):
         assert resize(place, GIANT, 24) == 24
         assert resize(place, GIANT, 0) == 0
@@ -162,7 +163,7 @@ def test_as_many_gigantic_pages_the_second_time(machine, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_seamless_never_pauses(machine, mode):
-    place = machine(memory="8G", smp=4, append=on(mode))
+    place = machine(memory="8G", smp=2, append=on(mode))
     resize(place, GIANT, 2)
     demote(place, GIANT, LARGE, 2)
     resize(place, LARGE, 0)

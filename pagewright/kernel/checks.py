@@ -7,8 +7,9 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagewright.host.answers import remembered
 from pagewright.host.run import run
-from pagewright.host.workspace import Feature
+from pagewright.host.workspace import Feature, Workspace
 
 DICTIONARY = Path("/usr/lib/python3/dist-packages/codespell_lib/data/dictionary.txt")
 
@@ -33,12 +34,21 @@ def known_complaints(feature: Feature) -> list[str]:
     return found
 
 
+# What changes in a patch each time it is written: the commit's name, and when that was made.
+_OF_THE_TIME = re.compile(r"\AFrom [0-9a-f]{40} .*\n|^Date: .*\n", re.MULTILINE)
+
+
 def checkpatch(
-    tree: Path, files: Sequence[Path], *options: str, known: Sequence[str] = ()
+    space: Workspace,
+    tree: Path,
+    files: Sequence[Path],
+    *options: str,
+    known: Sequence[str] = (),
 ) -> list[str]:
     """Return what `checkpatch --strict` has to say about files or patches.
 
     Args:
+        space: the repository, whose cache remembers what it has said before.
         tree: a kernel tree.
         files: patches, or with the option -f whole files.
         options: more options for checkpatch.
@@ -46,7 +56,17 @@ def checkpatch(
     """
     command = ["perl", tree / "scripts" / "checkpatch.pl", "--strict", "--no-tree"]
     command += ["--codespell", "--codespellfile", DICTIONARY, *options, *files]
-    output = run([str(word) for word in command], check=False)
+    scripts = tree / "scripts"
+    inputs: list[str | Path] = [
+        *(scripts / name for name in ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")),
+        DICTIONARY,
+        *options,
+        *(file.name for file in files),
+        *(_OF_THE_TIME.sub("", file.read_text()) for file in files),
+    ]
+    output = remembered(
+        space, "checkpatch", inputs, lambda: run([str(word) for word in command], check=False)
+    )
     if "total: " not in output:
         return [f"checkpatch did not run: {output}"]
     complaints = []

@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 
 from pagewright.host.errors import PagewrightError, SourceError
+from pagewright.host.files import digest
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
-from pagewright.kernel.manifest import Manifest, digest
+from pagewright.kernel.manifest import Manifest
 from pagewright.kernel.source import Source
 
 QUILT = {"QUILT_PATCHES": "patches", "QUILTRC": "-", "LC_ALL": "C"}

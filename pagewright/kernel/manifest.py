@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from pagewright.host.files import digest, replace_text
 from pagewright.host.run import run
 
 MANIFEST = ".assembled.json"
@@ -76,19 +77,6 @@ class Manifest:
 def now() -> int:
     """Return a time in nanoseconds that no file written from now on is older than."""
     return time.time_ns() - _TICK
-
-
-def digest(file: Path) -> str:
-    """Return a digest of a file's contents; of nothing if it is not there."""
-    return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()
-
-
-def replace_text(file: Path, text: str) -> None:
-    """Write a file so that a reader sees the old text or the new, never a part."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f".{file.name}.new")
-    scratch.write_text(text)
-    scratch.replace(file)
 
 
 def find_edits(tree: Path, pristine: Path, manifest: Manifest) -> dict[str, str]:

@@ -18,23 +18,17 @@ from typing import TypeGuard
 
 from pagewright.host import disk
 from pagewright.host.errors import SourceError
+from pagewright.host.files import digest, replace_text
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
 from pagewright.kernel.hooks import QUILT, apply_hooks, check_stack, patched_files
-from pagewright.kernel.manifest import (
-    MANIFEST,
-    Manifest,
-    digest,
-    find_edits,
-    now,
-    replace_text,
-)
+from pagewright.kernel.manifest import MANIFEST, Manifest, find_edits, now
 from pagewright.kernel.source import Source
 
-__all__ = ["QUILT", "Manifest", "assemble", "digest", "patched_files", "refresh"]
+__all__ = ["QUILT", "Manifest", "assemble", "patched_files", "refresh"]
 
 # What a copy of the source takes, in MB.
 TREE_MB = 1800

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from pagewright.guest import image
 from pagewright.host import packages
 from pagewright.host.errors import MeasureError
+from pagewright.host.files import digest
 from pagewright.host.progress import Bar
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
-from pagewright.kernel.manifest import Manifest, digest
+from pagewright.kernel.manifest import Manifest
 from pagewright.machine import plugin
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import lacking, options_for
