@@ -263,8 +263,9 @@ def guest_program(report_ktap: Report) -> GuestProgram:
     ) -> None:
         result = place.run(command, timeout)
         report_ktap(result.output)
-        assert result.status == 0, result.output
-        assert complaints(place) == ""
+        said = complaints(place)
+        assert result.status == 0, f"{result.output}\n{said}"
+        assert said == ""
 
     return run
 

@@ -9,6 +9,7 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 
 #include "kselftest_harness.h"
 
@@ -87,6 +88,24 @@ static void *walk_all(void *data)
 	}
 	free(buffer);
 	return NULL;
+}
+
+/*
+ * A bus error ends the test; which one it was, and how the pool stood, tells whether the
+ * pool had no page for a reservation, the page was poisoned, or a file could not be read.
+ */
+static void tell_of_bus_error(int number, siginfo_t *info, void *context)
+{
+	char text[200];
+	int length;
+
+	length = snprintf(text, sizeof(text),
+			  "# signal %d, code %d at %p; 2 MiB pages: %ld, free %ld, reserved %ld, surplus %ld\n",
+			  number, info->si_code, info->si_addr,
+			  pool_get(POOL_2M, "nr_hugepages"), pool_get(POOL_2M, "free_hugepages"),
+			  pool_get(POOL_2M, "resv_hugepages"), pool_get(POOL_2M, "surplus_hugepages"));
+	/* The instruction that failed is executed once more, and ends us. */
+	(void)!write(STDOUT_FILENO, text, length);
 }
 
 static void *compact(void *data)
@@ -228,6 +247,10 @@ FIXTURE_SETUP(walkers)
 	ASSERT_TRUE(pool_is_empty(POOL_2M));
 	ASSERT_TRUE(pool_is_empty(variant->size));
 	self->work.size = variant->size;
+	sigaction(SIGBUS, &(struct sigaction){
+		.sa_sigaction = tell_of_bus_error,
+		.sa_flags = SA_SIGINFO | SA_RESETHAND,
+	}, NULL);
 }
 
 FIXTURE_TEARDOWN(walkers)
