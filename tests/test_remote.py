@@ -25,7 +25,6 @@ REMOTE = Path(__file__).parent / "remote"
 SELECTION = [
     f"features/atomic-write-fault/test_populate.py::{test}"
     for test in (
-        "test_every_kind_populates_with_one_fault",
         "test_atomics_and_exclusives_make_huge_pages",
         "test_forced_faults_of_exclusives_are_counted",
     )
@@ -54,8 +53,14 @@ def running(command, log, **kwargs):
             process.wait()
 
 
-@pytest.fixture
-def board_port(space, tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of the lab."""
+    return tmp_path_factory.mktemp("lab")
+
+
+@pytest.fixture(scope="module")
+def board_port(space, folder):
     """The TCP port that is the serial port of a board running our kernel and guest."""
     port = get_free_port()
     command = [
@@ -69,12 +74,12 @@ def board_port(space, tmp_path):
         *("-drive", f"if=virtio,format=raw,snapshot=on,file={image.ensure(space)}"),
         *("-append", "root=/dev/vda rw init=/init console=ttyAMA0 panic=-1"),
     ]
-    with running(command, tmp_path / "board.log"):
+    with running(command, folder / "board.log"):
         yield port
 
 
-@pytest.fixture
-def lab(tmp_path, board_port):
+@pytest.fixture(scope="module")
+def lab(folder, board_port):
     """The environment variables of a client of a lab with that board in it, acquired."""
     coordinator = f"127.0.0.1:{get_free_port()}"
     env = {**os.environ, "LG_COORDINATOR": coordinator, "BOARD_PORT": str(board_port)}
@@ -93,14 +98,14 @@ def lab(tmp_path, board_port):
                 break
             time.sleep(0.5)
             resources = client("resources")
-        logs = "\n".join(file.read_text() for file in tmp_path.glob("labgrid-*.log"))
+        logs = "\n".join(file.read_text() for file in folder.glob("labgrid-*.log"))
         pytest.fail(f"the lab did not come up: {resources.stderr}\n{logs}")
 
     def start(stack, name, *arguments):
         # The coordinator keeps its places in the directory it runs in.
         command = [tool(name), *arguments]
-        log = tmp_path / f"{name}.log"
-        return stack.enter_context(running(command, log, env=env, cwd=tmp_path))
+        log = folder / f"{name}.log"
+        return stack.enter_context(running(command, log, env=env, cwd=folder))
 
     with ExitStack() as stack:
         first = start(stack, "labgrid-coordinator", "-l", coordinator)
