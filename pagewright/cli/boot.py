@@ -62,6 +62,10 @@ def boot(
             "--single-threaded", help="emulate all CPUs in one thread; atomics fault as on hardware"
         ),
     ] = False,
+    nodes: Annotated[int, typer.Option(metavar="N", min=1, help="number of NUMA nodes")] = 1,
+    uefi: Annotated[
+        bool, typer.Option("--uefi", help="boot through UEFI and ACPI, as servers do")
+    ] = False,
     overlay: Overlay = None,
     qemu_args: Annotated[
         list[str] | None,
@@ -90,6 +94,8 @@ def boot(
         "icount": icount,
         "accel": accel.value,
         "single_threaded": single_threaded,
+        "nodes": nodes,
+        "firmware": uefi,
         "overlay": overlay,
         "extra_args": [word for text in qemu_args or () for word in shlex.split(text)],
     }

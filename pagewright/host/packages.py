@@ -25,6 +25,9 @@ APT_OPTIONS = (
     *("-o", "APT::Update::Error-Mode=any", "-o", "DPkg::Lock::Timeout=600"),
 )
 
+# UEFI for arm64 machines in QEMU.
+UEFI = "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"
+
 # How `uname -m` and Python call an arm64 computer.
 ARM64 = "aarch64"
 
@@ -93,6 +96,7 @@ _EVERYWHERE = (
     Need("procps", "ps", "run the tests"),
     Need("e2fsprogs", "/sbin/mke2fs", "make the guest"),
     Need("qemu-system-arm", "qemu-system-aarch64", "boot the kernel"),
+    Need("qemu-efi-aarch64", UEFI, "boot as servers do"),
     Need("openssh-client", "ssh", "reach remote machines"),
 )
 

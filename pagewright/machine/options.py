@@ -44,6 +44,9 @@ class MachineOptions:
             as on hardware.
         count: QEMU's plugin that counts the instructions of the kernel and of programs apart
             (see plugin.py).
+        nodes: number of NUMA nodes, among which CPUs and memory are divided evenly.
+        firmware: boot through UEFI, as servers do; the kernel then learns what there is from
+            ACPI tables, and not from a device tree.
         virtualization: the CPUs have EL2: a kernel with KVM can run guests of its own.
         accel: "tcg", with which QEMU emulates any CPU on any computer, or "kvm", with which an
             arm64 computer runs the guest on its own CPUs. KVM counts no instructions.
@@ -61,6 +64,8 @@ class MachineOptions:
     icount: bool = False
     single_threaded: bool = False
     count: Path | None = None
+    nodes: int = 1
+    firmware: bool = False
     virtualization: bool = False
     overlay: Path | None = None
     modules: Path | None = None
@@ -68,11 +73,16 @@ class MachineOptions:
     accel: str = TCG
 
     def __post_init__(self) -> None:
-        """Refuse what KVM cannot do.
+        """Refuse what KVM cannot do, and nodes without a CPU.
 
         Raises:
             MachineError: the options contradict each other.
         """
+        if not 1 <= self.nodes <= self.smp:
+            raise MachineError(
+                f"{self.smp} CPUs cannot be divided among {self.nodes} nodes",
+                "each node has a CPU: ask for more CPUs, or for fewer nodes",
+            )
         if self.accel not in (TCG, KVM):
             raise MachineError(f"there is no accel {self.accel!r}", f"it is {TCG} or {KVM}")
         if self.accel != KVM:
@@ -113,17 +123,23 @@ def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
     missing += [f"append={word}" for word in options.append.split() if word not in parameters]
     if options.smp != default.smp and int(check("nproc")) < options.smp:
         missing.append(f"smp={options.smp}")
+    if options.nodes != default.nodes:
+        nodes = check("ls /sys/devices/system/node").split()
+        if len([name for name in nodes if name.startswith("node")]) < options.nodes:
+            missing.append(f"nodes={options.nodes}")
+    if options.firmware and "efi" not in check("ls /sys/firmware").split():
+        missing.append("firmware")
     if options.virtualization and "kvm" not in check("ls /dev").split():
         missing.append("virtualization")
     if options.memory != default.memory:
         total = int(check("cat /proc/meminfo").split()[1]) << 10
         # MemTotal, its first line, leaves out what the kernel itself occupies.
-        if total < 0.9 * _bytes(options.memory):
+        if total < 0.9 * in_bytes(options.memory):
             missing.append(f"memory={options.memory}")
     return missing
 
 
-def _bytes(size: str) -> int:
+def in_bytes(size: str) -> int:
     """Read a size as QEMU writes it; a bare number is in MiB."""
     shifts = {"K": 10, "M": 20, "G": 30, "T": 40}
     shift = shifts.get(size[-1].upper())

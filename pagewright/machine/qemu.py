@@ -10,8 +10,9 @@ from pathlib import Path
 from labgrid.util.yaml import dump, load
 
 from pagewright.host.errors import MachineError
+from pagewright.host.packages import UEFI
 from pagewright.machine import evidence, plugin
-from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions
+from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions, in_bytes
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
 
@@ -51,8 +52,8 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
     emulator["boot_args"] = " ".join(words).strip()
     arguments = [
         *("-smp", str(options.smp)),
-        # Reserving nothing on the host lets a guest be larger than it.
-        *("-object", f"memory-backend-ram,id=ram,size={options.memory},reserve=off"),
+        *_memory(options),
+        *(("-bios", UEFI) if options.firmware else ()),
         *("-serial", f"file:{logs / evidence.CONSOLE}", "-serial", "none"),
         *("-chardev", f"file,id=output,path={directory / OUTPUT}"),
         *("-device", "virtserialport,chardev=output,name=command-output"),
@@ -78,6 +79,25 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
     environment = directory / "environment.yaml"
     environment.write_text(dump(place))
     return environment
+
+
+def _memory(options: MachineOptions) -> list[str]:
+    """Return the arguments for memory, and for the nodes that have it and the CPUs.
+
+    Reserving nothing on the host lets a guest be larger than it.
+    """
+    kind = "memory-backend-ram,reserve=off"
+    if options.nodes == 1:
+        size = options.memory
+        return ["-object", f"{kind},id=ram,size={size}", "-machine", "memory-backend=ram"]
+    arguments: list[str] = []
+    share = in_bytes(options.memory) // options.nodes >> 20
+    for node in range(options.nodes):
+        first = node * options.smp // options.nodes
+        last = (node + 1) * options.smp // options.nodes - 1
+        arguments += ["-object", f"{kind},id=ram{node},size={share}M"]
+        arguments += ["-numa", f"node,nodeid={node},cpus={first}-{last},memdev=ram{node}"]
+    return arguments
 
 
 def _execution(options: MachineOptions) -> list[str]:

@@ -1,0 +1,62 @@
+"""The everyday kernel boots as on a server: from UEFI, with ACPI tables, on two NUMA nodes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pagewright.host.errors import MachineError
+from pagewright.host.packages import UEFI
+from pagewright.machine.options import MachineOptions
+from pagewright.machine.qemu import describe
+
+ON = (
+    "atomic-write-fault: on for atomics and load-exclusives",
+    "linear map: blocks",
+    "HugeTLB: vmemmap optimization is seamless",
+    "percpu: local map of",
+)
+
+
+def test_features_are_on_under_uefi_and_acpi_on_two_nodes(machine):
+    place = machine(
+        "patched-4k", firmware=True, nodes=2, smp=4, memory="2G", append="hugetlb_free_vmemmap=on"
+    )
+    log = place.check("dmesg")
+    for words in ON:
+        assert words in log
+    assert re.search(r"ACPI: [A-Z]+ 0x0*[0-9A-F]+ ", log)
+    assert place.check("ls /sys/firmware/efi/systab /sys/firmware/acpi/tables/APIC")
+    assert place.run("test -e /sys/firmware/devicetree").status != 0
+
+    nodes = "/sys/devices/system/node"
+    assert place.read(f"{nodes}/online", f"{nodes}/node0/cpulist", f"{nodes}/node1/cpulist") == [
+        "0-1",
+        "0-1",
+        "2-3",
+    ]
+    pools = [f"{nodes}/node{node}/hugepages/hugepages-2048kB/nr_hugepages" for node in (0, 1)]
+    place.check("; ".join(f"echo 32 >{pool}" for pool in pools))
+    assert place.read(*pools) == ["32", "32"]
+    place.check("; ".join(f"echo 0 >{pool}" for pool in pools))
+    assert place.read("/sys/kernel/mm/hugetlb_vmemmap/bytes_saved") == ["0"]
+    assert place.warnings() == ""
+
+
+def test_nodes_divide_cpus_and_memory(tmp_path):
+    for file in ("kernel", "rootfs"):
+        (tmp_path / file).touch()
+    options = MachineOptions(
+        tmp_path / "kernel", tmp_path / "rootfs", smp=5, nodes=2, memory="2G", firmware=True
+    )
+    words = describe(options, tmp_path, tmp_path, 1).read_text()
+    assert "nodeid=0,cpus=0-1,memdev=ram0" in words
+    assert "nodeid=1,cpus=2-4,memdev=ram1" in words
+    assert words.count("size=1024M") == 2
+    assert f"-bios {UEFI}" in words
+
+
+def test_a_node_without_a_cpu_is_refused(tmp_path):
+    with pytest.raises(MachineError, match="2 CPUs cannot be divided among 3 nodes"):
+        MachineOptions(tmp_path, tmp_path, smp=2, nodes=3)
