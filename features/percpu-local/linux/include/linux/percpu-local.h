@@ -8,6 +8,7 @@
 
 #include <linux/errno.h>
 #include <linux/init.h>
+#include <linux/percpu.h>
 #include <linux/types.h>
 
 /**
@@ -25,8 +26,6 @@ struct local_percpu_space {
 	unsigned long size;
 	unsigned long local;
 };
-
-typedef int (pcpu_fc_cpu_to_node_fn_t)(int cpu);
 
 #ifdef CONFIG_HAVE_LOCAL_PER_CPU_MAP
 

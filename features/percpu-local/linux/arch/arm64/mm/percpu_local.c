@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * A kernel page table for each CPU, which differ in the local region alone: there, each
- * CPU finds its own copy of the per-CPU data. See asm/percpu_local_layout.h for where that
- * is and Documentation/arch/arm64/percpu-local.rst for what it is good for.
+ * A kernel page table for each CPU, which differ in the local region alone:
+ * there, each CPU finds its own copy of the per-CPU data. See
+ * asm/percpu_local_layout.h for where that is and
+ * Documentation/arch/arm64/percpu-local.rst for what it is good for.
  *
- * A CPU's table is the top level, with private tables below it on the path to the local
- * region. At the end of the path, an entry of the last but one level (pmd) points at the
- * same last-level table (of ptes) as the entry for the CPU's area does. So an area's pages
- * appear in the local region, and disappear from it, without anything being done, and the
- * two views cannot differ. The pmds are linked once, when the area first has a table
- * there: tables of this space are never freed.
+ * A CPU's table is the top level, with private tables below it on the path to
+ * the local region. At the end of the path, an entry of the last but one level
+ * (pmd) points at the same last-level table (of ptes) as the entry for the
+ * CPU's area does. So an area's pages appear in the local region, and disappear
+ * from it, without anything being done, and the two views cannot differ. The
+ * pmds are linked once, when the area first has a table there: tables of this
+ * space are never freed.
  *
  *   CPU 1's top level -> ... -> pmd of local address --.
- *                                                       +--> ptes of CPU 1's area
+ *                                                       +-> ptes of the area
  *   swapper_pg_dir -> ... -> pmd of CPU 1's area ------'
  *
- * swapper_pg_dir stays what the kernel looks at and changes. Its entries are copied to each
- * CPU's top level whenever one is set (set_swapper_pgd()). If all of the upper kernel space
- * hangs under one entry of the top level, as with 52-bit addresses, the second level is on
- * the private path, and its entries are copied just so (set_p4d(), set_pud()). Each entry
- * has one writer at a time, who writes all its copies, so no lock is needed for that.
+ * swapper_pg_dir stays what the kernel looks at and changes. Its entries are
+ * copied to each CPU's top level whenever one is set (set_swapper_pgd()). If
+ * all of the upper kernel space hangs under one entry of the top level, as with
+ * 52-bit addresses, the second level is on the private path, and its entries
+ * are copied just so (set_p4d(), set_pud()). Each entry has one writer at a
+ * time, who writes all its copies, so no lock is needed for that.
  *
- * The entry code finds the trampoline's table and the reserved one at fixed distances from
- * TTBR1, so a CPU's top level is the last page of a block that is laid out like the
- * linker's: trampoline, reserved, top level. After boot the block is read-only, as the
- * linker's is, where parts of the linear map can be.
+ * The entry code finds the trampoline's table and the reserved one at fixed
+ * distances from TTBR1, so a CPU's top level is the last page of a block that
+ * is laid out like the linker's: trampoline, reserved, top level. After boot
+ * the block is read-only, as the linker's is, where parts of the linear map can
+ * be.
  *
- * TTBR1 is loaded without CnP, as these tables are not common to all CPUs; TTBR0 keeps it.
+ * TTBR1 is loaded without CnP, as these tables are not common to all CPUs;
+ * TTBR0 keeps it.
  *
- * All tables are made at boot, for every possible CPU, and stay: a CPU that goes offline
- * and comes back finds its own.
+ * All tables are made at boot, for every possible CPU, and stay: a CPU that
+ * goes offline and comes back finds its own.
  */
 #define pr_fmt(fmt) "percpu: " fmt
 
@@ -51,12 +56,15 @@
 
 #include "percpu_local.h"
 
-static_assert(IS_ALIGNED(PERCPU_UPPER_START, PERCPU_LOCAL_BIT));
-static_assert(!(_PAGE_END(VA_BITS_MIN) & PERCPU_LOCAL_BIT));
-static_assert(PERCPU_AREAS_END > PERCPU_AREAS_START && PERCPU_AREAS_END <= VMEMMAP_START);
+static_assert(IS_ALIGNED(PERCPU_LOWER_START, 2 * PERCPU_LOCAL_BIT));
+static_assert(MODULES_VADDR == PERCPU_LOWER_END);
+static_assert(VMEMMAP_START - PERCPU_LOWER_END > PERCPU_LOCAL_BIT / 4 * 3);
 static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
 
-/* So much per-CPU data each CPU must be able to have: the first chunk and a few more. */
+/*
+ * So much per-CPU data each CPU must be able to have: the first chunk and a few
+ * more.
+ */
 #define MIN_AREA_SIZE	SZ_8M
 
 /* One for each possible CPU, by its number. Written at boot. */
@@ -72,7 +80,8 @@ static bool wanted __initdata = true;
 static int __init parse_percpu_local_map(char *arg)
 {
 	if (!arg || kstrtobool(arg, &wanted)) {
-		pr_err("percpu_local_map=%s is not understood, say 0 or 1\n", arg ?: "");
+		pr_err("percpu_local_map=%s is not understood, say 0 or 1\n",
+		       arg ?: "");
 		return -EINVAL;
 	}
 	return 0;
@@ -113,13 +122,15 @@ const struct local_percpu_space *percpu_local_space(void)
 /* The tables at boot */
 
 /* How many pages of a block come before the top level. */
-#define PAGES_BELOW	((IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0) ?	\
-			  TRAMP_SWAPPER_OFFSET : RESERVED_SWAPPER_OFFSET) / PAGE_SIZE)
+#define BYTES_BELOW	(IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0) ?	\
+			 TRAMP_SWAPPER_OFFSET : RESERVED_SWAPPER_OFFSET)
+#define PAGES_BELOW	(BYTES_BELOW / PAGE_SIZE)
 
 static void * __init alloc_pages_of(unsigned int cpu, unsigned int nr)
 {
 	void *pages = memblock_alloc_try_nid(nr * PAGE_SIZE, PAGE_SIZE, 0,
-					     MEMBLOCK_ALLOC_ACCESSIBLE, early_cpu_to_node(cpu));
+					     MEMBLOCK_ALLOC_ACCESSIBLE,
+					     early_cpu_to_node(cpu));
 
 	if (pages)
 		nr_table_pages += nr;
@@ -127,8 +138,41 @@ static void * __init alloc_pages_of(unsigned int cpu, unsigned int nr)
 }
 
 /*
- * A private table for @cpu in place of the one that the @shared descriptor points at, with
- * the same entries, or an empty one if that is 0.
+ * Which entries of a table each CPU has its own of: those on the path to the
+ * local region.
+ */
+struct private_entries {
+	unsigned int first;
+	unsigned int end;
+};
+
+static struct private_entries private_top __ro_after_init;
+static struct private_entries private_second __ro_after_init;
+
+/* The path of each CPU is the same. */
+static void __init note_private(const struct percpu_local_table *table,
+				const void *entry)
+{
+	const void *page = PTR_ALIGN_DOWN(entry, PAGE_SIZE);
+	unsigned int index = offset_in_page(entry) / sizeof(u64);
+	struct private_entries *private;
+
+	if (page == table->pgd)
+		private = &private_top;
+	else if (page == table->second_level)
+		private = &private_second;
+	else
+		return;
+
+	if (private->first == private->end)
+		private->first = index;
+	private->first = min(private->first, index);
+	private->end = max(private->end, index + 1);
+}
+
+/*
+ * A private table for @cpu in place of the one that the @shared descriptor
+ * points at, with the same entries, or an empty one if that is 0.
  *
  * Return: a descriptor of it, or 0 without memory.
  */
@@ -153,35 +197,42 @@ static u64 __init private_table(unsigned int cpu, u64 shared, void **copy)
 }
 
 /*
- * Make the @entry that leads to a local address point at a private table, if it does not
- * yet: it is still what all CPUs have.
+ * Make the @entry that leads to a local address point at a private table, if it
+ * does not yet: it is still what all CPUs have.
  */
-#define make_private(cpu, entry, type, shared, copy)				\
-({										\
-	typeof(entry) __entry = (entry);					\
-	u64 __desc = type##_val(*__entry);					\
-										\
-	if (__desc == (shared)) {						\
-		__desc = private_table(cpu, __desc, copy);			\
-		if (__desc)							\
-			WRITE_ONCE(*__entry, __##type(__desc));			\
-	}									\
-	__desc;									\
+#define make_private(cpu, entry, type, shared, table)			\
+({									\
+	struct percpu_local_table *__table = (table);			\
+	typeof(entry) __entry = (entry);				\
+	u64 __desc = type##_val(*__entry);				\
+									\
+	if (__desc == (shared)) {					\
+		note_private(__table, __entry);				\
+		__desc = private_table(cpu, __desc,			\
+				       &__table->second_level);		\
+		if (__desc)						\
+			WRITE_ONCE(*__entry, __##type(__desc));		\
+	}								\
+	__desc;								\
 })
 
 /* Make the tables on the path to @addr, down to that of pmds. */
 static int __init make_path(unsigned int cpu, struct percpu_local_table *table,
 			    unsigned long addr)
 {
-	pgd_t *pgdp = pgd_offset_pgd(table->pgd, addr), *kernel_pgdp = pgd_offset_k(addr);
+	pgd_t *pgdp = pgd_offset_pgd(table->pgd, addr);
+	pgd_t *kernel_pgdp = pgd_offset_k(addr);
 	p4d_t *p4dp, *kernel_p4dp = NULL;
 	pud_t *pudp, *kernel_pudp = NULL;
 	u64 shared;
 
-	/* A level that is folded is the one above it: there is no entry to look at. */
+	/*
+	 * A level that is folded is the one above it: there is no entry to look
+	 * at.
+	 */
 	if (pgtable_l5_enabled()) {
 		shared = pgd_val(*kernel_pgdp);
-		if (!make_private(cpu, pgdp, pgd, shared, &table->second_level))
+		if (!make_private(cpu, pgdp, pgd, shared, table))
 			return -ENOMEM;
 		if (shared)
 			kernel_p4dp = p4d_offset(kernel_pgdp, addr);
@@ -192,7 +243,7 @@ static int __init make_path(unsigned int cpu, struct percpu_local_table *table,
 	p4dp = p4d_offset(pgdp, addr);
 	if (pgtable_l4_enabled()) {
 		shared = kernel_p4dp ? p4d_val(*kernel_p4dp) : 0;
-		if (!make_private(cpu, p4dp, p4d, shared, &table->second_level))
+		if (!make_private(cpu, p4dp, p4d, shared, table))
 			return -ENOMEM;
 		if (shared)
 			kernel_pudp = pud_offset(kernel_p4dp, addr);
@@ -201,27 +252,31 @@ static int __init make_path(unsigned int cpu, struct percpu_local_table *table,
 	}
 
 	pudp = pud_offset(p4dp, addr);
-	if (!__is_defined(__PAGETABLE_PMD_FOLDED)) {
-		shared = kernel_pudp ? pud_val(*kernel_pudp) : 0;
-		if (!make_private(cpu, pudp, pud, shared, &table->second_level))
-			return -ENOMEM;
+	if (__is_defined(__PAGETABLE_PMD_FOLDED)) {
+		/* With two levels, this is the top level's entry for ptes. */
+		note_private(table, pudp);
+		return 0;
 	}
 
-	return 0;
+	shared = kernel_pudp ? pud_val(*kernel_pudp) : 0;
+	return make_private(cpu, pudp, pud, shared, table) ? 0 : -ENOMEM;
 }
 
-/* The entry for @addr in the tables below @pgdir, which has one of pmds there. */
+/*
+ * The entry for @addr in the tables below @pgdir, which has one of pmds there.
+ */
 static pmd_t *pmd_of(pgd_t *pgdir, unsigned long addr)
 {
-	return pmd_offset(pud_offset(p4d_offset(pgd_offset_pgd(pgdir, addr), addr), addr),
-			  addr);
+	p4d_t *p4dp = p4d_offset(pgd_offset_pgd(pgdir, addr), addr);
+
+	return pmd_offset(pud_offset(p4dp, addr), addr);
 }
 
 static int __init make_table(unsigned int cpu)
 {
 	struct percpu_local_table *table = &tables[cpu];
 	void *block = alloc_pages_of(cpu, PAGES_BELOW + 1);
-	unsigned long addr;
+	unsigned long addr, end = space.local + space.size;
 
 	if (!block)
 		return -ENOMEM;
@@ -230,39 +285,47 @@ static int __init make_table(unsigned int cpu)
 	table->phys = __pa(table->pgd);
 	memcpy(table->pgd, swapper_pg_dir, PAGE_SIZE);
 
-	for (addr = space.local; addr < space.local + space.size; addr += PMD_SIZE)
+	for (addr = space.local; addr < end; addr += PMD_SIZE)
 		if (make_path(cpu, table, addr))
 			return -ENOMEM;
-	return make_path(cpu, table, space.local + space.size - 1);
+	return make_path(cpu, table, end - 1);
 }
 
-/* Give each CPU as much room as there is, such that ptes can be in both views' tables. */
+/*
+ * Give each CPU as much room as there is, such that ptes can be in both views'
+ * tables.
+ */
 static bool __init lay_out(unsigned int nr_units)
 {
-	unsigned long local = (unsigned long)__per_cpu_start | PERCPU_LOCAL_BIT;
-	unsigned long offset = local & (PMD_SIZE - 1);
+	unsigned long start = (unsigned long)__per_cpu_start;
+	unsigned long offset = start & (PMD_SIZE - 1);
+	unsigned long room = PERCPU_AREAS_END - PERCPU_AREAS_START;
 
-	space.local = local;
+	space.local = start & ~PERCPU_LOCAL_BIT;
 	space.areas = PERCPU_AREAS_START + offset;
-	space.stride = round_down((PERCPU_AREAS_END - PERCPU_AREAS_START) / nr_units, PMD_SIZE);
+	space.stride = round_down(room / nr_units, PMD_SIZE);
 	space.stride = min(space.stride, PERCPU_LOCAL_MAX + PMD_SIZE);
 	/* No table has ptes of two areas. */
 	if (space.stride <= offset)
 		return false;
-	space.size = round_down(min(space.stride - offset, PERCPU_LOCAL_MAX), PAGE_SIZE);
+	space.size = round_down(min(space.stride - offset, PERCPU_LOCAL_MAX),
+				PAGE_SIZE);
 
-	return space.size >= MIN_AREA_SIZE && space.local + space.size <= PERCPU_AREAS_START;
+	return space.size >= MIN_AREA_SIZE &&
+	       space.local + space.size <= PERCPU_AREAS_START;
 }
 
 /**
- * arch_local_percpu_init() - make a table for each CPU, if there can and shall be
+ * arch_local_percpu_init() - make a table for each CPU, if possible
  * @result: is set to where the areas and the local region are
  * @nr_units: how many areas are needed
  *
  * Context: setup_per_cpu_areas(); allocates from memblock.
- * Return: 0 or an error, whose reason has been said. Nothing uses the tables yet.
+ * Return: 0 or an error, whose reason has been said. Nothing uses the tables
+ * yet.
  */
-int __init arch_local_percpu_init(struct local_percpu_space *result, unsigned int nr_units)
+int __init arch_local_percpu_init(struct local_percpu_space *result,
+				  unsigned int nr_units)
 {
 	unsigned int cpu;
 
@@ -291,7 +354,10 @@ int __init arch_local_percpu_init(struct local_percpu_space *result, unsigned in
 	return 0;
 
 no_memory:
-	/* As the areas themselves need more memory than this, there is no point in tidying. */
+	/*
+	 * As the areas themselves need more memory than this, there is no point
+	 * in tidying.
+	 */
 	tables = NULL;
 	percpu_local_second_level = 0;
 	pr_warn("no local map: no memory for tables\n");
@@ -299,12 +365,15 @@ no_memory:
 }
 
 /* Set an entry of a CPU's top level, which may be read-only. */
-static void noinstr set_top_level(const struct percpu_local_table *table, void *entry, u64 desc)
+static void noinstr set_top_level(const struct percpu_local_table *table,
+				  void *entry, u64 desc)
 {
-	write_kernel_pgd(entry, table->phys + offset_in_page(entry), __pgd(desc));
+	write_kernel_pgd(entry, table->phys + offset_in_page(entry),
+			 __pgd(desc));
 }
 
-static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp, pmd_t pmd)
+static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp,
+			  pmd_t pmd)
 {
 	/* With two levels, pmds are the top level. */
 	if (__is_defined(__PAGETABLE_PMD_FOLDED))
@@ -314,7 +383,7 @@ static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp, p
 }
 
 /**
- * arch_local_percpu_map() - pages of all areas were mapped: let the local region show them
+ * arch_local_percpu_map() - let the local region show new pages
  * @start: offset into the areas, of the first page
  * @end: offset of the end of the last page
  *
@@ -329,12 +398,13 @@ void arch_local_percpu_map(unsigned long start, unsigned long end)
 		unsigned long offset, next;
 
 		for (offset = start; offset < end; offset = next) {
-			pmd_t *local = pmd_of(tables[cpu].pgd, space.local + offset);
+			pmd_t *local = pmd_of(tables[cpu].pgd,
+					      space.local + offset);
 			pmd_t pmd = READ_ONCE(*pmd_off_k(area + offset));
 
 			/*
-			 * From invalid to a table: no TLB can hold anything of it. Other
-			 * CPUs have no business here yet.
+			 * From invalid to a table: no TLB can hold anything of
+			 * it. Other CPUs have no business here yet.
 			 */
 			if (pmd_none(READ_ONCE(*local)))
 				set_local_pmd(&tables[cpu], local, pmd);
@@ -359,58 +429,75 @@ void __init percpu_local_install_boot_cpu(void)
 /**
  * percpu_local_install() - put this CPU on its table
  *
- * Context: called by assembly code, just out of reset or back in the image that hibernation
- * has restored, on swapper_pg_dir, with current, the per-CPU offset and the stack in place
- * and interrupts masked. What is in TTBR0 is replaced by the ID map, which the caller gets
- * rid of. No this_cpu_*() may have been used before, so it is the first C code, and nothing
- * in it may be instrumented.
+ * Context: called by assembly code, just out of reset or back in the image that
+ * hibernation has restored, on swapper_pg_dir, with current, the per-CPU offset
+ * and the stack in place and interrupts masked. What is in TTBR0 is replaced by
+ * the ID map, which the caller gets rid of. No this_cpu_*() may have been used
+ * before, so it is the first C code, and nothing in it may be instrumented.
  */
 asmlinkage void noinstr percpu_local_install(void)
 {
+	phys_addr_t idmap = __pa_symbol_nodebug(idmap_pg_dir);
 	ttbr_replace_fn_t *replace;
 
 	if (!enabled)
 		return;
 
 	/* Hibernation comes with one page of its own in TTBR0. */
-	if (read_sysreg(ttbr0_el1) != phys_to_ttbr(__pa_symbol_nodebug(idmap_pg_dir)))
-		cpu_install_ttbr0(phys_to_ttbr(__pa_symbol_nodebug(idmap_pg_dir)), idmap_t0sz);
+	if (read_sysreg(ttbr0_el1) != phys_to_ttbr(idmap))
+		cpu_install_ttbr0(phys_to_ttbr(idmap), idmap_t0sz);
 
-	replace = (ttbr_replace_fn_t *)__pa_symbol_nodebug(idmap_cpu_replace_ttbr1);
+	replace = (void *)__pa_symbol_nodebug(idmap_cpu_replace_ttbr1);
 	replace(phys_to_ttbr(tables[raw_smp_processor_id()].phys));
 }
 
 /**
- * percpu_local_mirror() - an entry that all CPUs share is about to be set: set all copies
+ * percpu_local_mirror() - set all copies of an entry that is about to be set
  * @entry: in swapper_pg_dir, or in the second-level table that is copied
  * @desc: what it becomes
  *
- * Entries on the way to the local region are no copies, and are left alone.
+ * Entries on the path to the local region are no copies. Nothing else is mapped
+ * where they lead to, so nobody has a reason to set them in the tables that all
+ * CPUs share.
  *
- * Context: any; the caller is the only one who writes this entry, and makes the write
- * visible to table walks.
+ * Context: any; the caller is the only one who writes this entry, and makes the
+ * write visible to table walks.
  */
 void noinstr percpu_local_mirror(void *entry, u64 desc)
 {
 	unsigned long offset = offset_in_page(entry);
-	u64 old = READ_ONCE(*(u64 *)entry);
 	bool second = percpu_local_mirrored(entry);
+	const struct private_entries *private = second ? &private_second :
+							 &private_top;
+	unsigned int index = offset / sizeof(u64);
 	unsigned int cpu;
 
 	if (!tables)
 		return;
+	if (WARN_ON_ONCE(index >= private->first && index < private->end))
+		return;
 
 	for_each_possible_cpu(cpu) {
-		void *table = second ? tables[cpu].second_level : tables[cpu].pgd;
+		void *table = second ? tables[cpu].second_level :
+				       tables[cpu].pgd;
 		u64 *copy = table + offset;
 
-		if (READ_ONCE(*copy) != old)
-			continue;
 		if (second)
 			WRITE_ONCE(*copy, desc);
 		else
 			set_top_level(&tables[cpu], copy, desc);
 	}
+
+	/*
+	 * Whoever finds the shared entry set takes the mapping for complete,
+	 * and may use it on a CPU whose walks go through its copy. So the
+	 * copies have to be visible to walks before the shared entry is to
+	 * anybody. Those of the top level are, as write_kernel_pgd() waits for
+	 * each. Second levels change when memory is added or removed, too
+	 * seldom for a barrier to matter.
+	 */
+	if (second)
+		dsb(ishst);
 }
 
 /**
@@ -425,15 +512,19 @@ void __init percpu_local_sync_trampoline(void)
 	if (!enabled || !IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
 		return;
 
-	for_each_possible_cpu(cpu)
-		memcpy((void *)tables[cpu].pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, PAGE_SIZE);
+	for_each_possible_cpu(cpu) {
+		void *pgd = tables[cpu].pgd;
+
+		memcpy(pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, PAGE_SIZE);
+	}
 }
 
 /**
- * percpu_local_sync_second_level() - entries of the common second level were set in place
+ * percpu_local_sync_second_level() - copy entries that were set in place
  *
- * The code that makes mappings with swapper_pg_dir as an argument reaches tables through
- * the fixmap, where they are not recognized. It only adds entries.
+ * Code that makes mappings with swapper_pg_dir as an argument reaches tables
+ * through the fixmap, where those of the common second level are not
+ * recognized. It only adds entries.
  *
  * Context: process, fixmap_lock; nobody removes memory meanwhile.
  */
@@ -459,7 +550,8 @@ void percpu_local_sync_second_level(void)
 /**
  * percpu_local_protect() - nobody writes to the blocks from here on
  *
- * They are all that is in their pages. Other tables of the kernel are writable, too.
+ * They are all that is in their pages. Other tables of the kernel are writable,
+ * too.
  *
  * Context: end of boot, may sleep.
  */
@@ -489,10 +581,10 @@ static void __init sync_nonglobal(u64 *copies, const u64 *entries)
 }
 
 /**
- * percpu_local_sync_nonglobal() - all entries of swapper_pg_dir became non-global in place
+ * percpu_local_sync_nonglobal() - swapper_pg_dir became non-global in place
  *
- * Entries that point at tables have the bit set, too, where it means nothing. Global to
- * non-global needs no break-before-make. All other tables are common.
+ * Entries that point at tables have the bit set, too, where it means nothing.
+ * Global to non-global needs no break-before-make. All other tables are common.
  *
  * Context: boot CPU in stop_machine().
  */

@@ -58,9 +58,9 @@ struct operation {
  * and the compiler does not form its address from that of a neighbour.
  */
 #define DEFINE_VARIABLE(type)						\
-static DEFINE_PER_CPU_ALIGNED(type, storage_##type) __used;		\
+static DEFINE_PER_CPU_ALIGNED(type, percpu_bench_##type) __used;		\
 DECLARE_PER_CPU(type, variable_##type);					\
-asm(".set variable_" #type ", storage_" #type)
+asm(".set variable_" #type ", percpu_bench_" #type)
 
 DEFINE_VARIABLE(u8);
 DEFINE_VARIABLE(u16);

@@ -78,7 +78,14 @@ struct percpu_slot {
 
 #define percpu_slot_var(T, slot, offset)	(*(T __percpu *)((u8 __percpu *)(slot) + (offset)))
 
-/* Bytes are taken from the low end, as the processor does. */
+/* The bytes of @value that a variable of @size bytes takes: those of its low end. */
+static inline const void *percpu_slot_bytes(const s64 *value, size_t size)
+{
+	const u8 *bytes = (const u8 *)value;
+
+	return IS_ENABLED(CONFIG_CPU_BIG_ENDIAN) ? bytes + sizeof(*value) - size : bytes;
+}
+
 static noinline __maybe_unused
 void percpu_slot_begin(struct percpu_slot __percpu *slot, unsigned int offset, size_t size,
 		       s64 value)
@@ -86,7 +93,7 @@ void percpu_slot_begin(struct percpu_slot __percpu *slot, unsigned int offset, s
 	struct percpu_slot *mine = per_cpu_ptr(slot, raw_smp_processor_id());
 
 	memset(mine, PERCPU_SLOT_FILL, sizeof(*mine));
-	memcpy(mine->bytes + offset, &value, size);
+	memcpy(mine->bytes + offset, percpu_slot_bytes(&value, size), size);
 }
 
 static noinline __maybe_unused
@@ -98,7 +105,7 @@ void percpu_slot_end(struct percpu_checks *c, struct percpu_slot __percpu *slot,
 	unsigned int i;
 
 	memset(&wanted, PERCPU_SLOT_FILL, sizeof(wanted));
-	memcpy(wanted.bytes + offset, &value, size);
+	memcpy(wanted.bytes + offset, percpu_slot_bytes(&value, size), size);
 	c->done++;
 	if (likely(!memcmp(mine, &wanted, sizeof(wanted))))
 		return;
@@ -215,7 +222,9 @@ DEFINE_PERCPU_CHECK(percpu_check_s64, s64)
 
 #undef PCP
 
-/* A variable whose address the linker knows; each file that includes this has one. */
+/* A variable whose address the linker knows; what includes this has one by its name. */
+#define percpu_static_slot	__PASTE(__KBUILD_MODNAME, _slot)
+
 static DEFINE_PER_CPU(struct percpu_slot, percpu_static_slot);
 
 #define PCP(t)	percpu_slot_var(t, &percpu_static_slot, PERCPU_SLOT_OFFSET)

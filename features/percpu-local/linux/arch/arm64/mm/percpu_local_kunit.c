@@ -19,12 +19,13 @@
 #include <asm/percpu_local.h>
 #include <asm/percpu_local_layout.h>
 #include <asm/sections.h>
+#include <asm/tlbflush.h>
 
 #include "percpu_local.h"
 
 #define ENTRIES		(PAGE_SIZE / sizeof(u64))
 
-static DEFINE_PER_CPU(unsigned long, variable);
+static DEFINE_PER_CPU(unsigned long, percpu_local_seen);
 
 static int needs_local_map(struct kunit *test)
 {
@@ -218,7 +219,7 @@ static void pointers_lead_into_the_space(struct kunit *test)
 
 	KUNIT_ASSERT_NOT_NULL(test, (__force void *)dynamic);
 	KUNIT_EXPECT_EQ(test, space->local,
-			(unsigned long)__per_cpu_start | PERCPU_LOCAL_BIT);
+			(unsigned long)__per_cpu_start & ~PERCPU_LOCAL_BIT);
 	KUNIT_EXPECT_GE(test, space->areas, PERCPU_AREAS_START);
 	for_each_possible_cpu(cpu) {
 		unsigned long area = space->areas + unit++ * space->stride;
@@ -228,8 +229,8 @@ static void pointers_lead_into_the_space(struct kunit *test)
 		KUNIT_EXPECT_LT(test, ptr, area + space->size);
 		KUNIT_EXPECT_EQ(test, ptr - area,
 				(__force unsigned long)dynamic - (unsigned long)__per_cpu_start);
-		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(per_cpu_ptr(&variable, cpu)),
-				phys_of((unsigned long)per_cpu_ptr(&variable, cpu)));
+		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(per_cpu_ptr(&percpu_local_seen, cpu)),
+				phys_of((unsigned long)per_cpu_ptr(&percpu_local_seen, cpu)));
 		KUNIT_EXPECT_FALSE(test, is_vmalloc_addr(per_cpu_ptr(dynamic, cpu)));
 	}
 	KUNIT_EXPECT_LE(test, space->areas + (unit - 1) * space->stride + space->size,
@@ -240,7 +241,7 @@ static void pointers_lead_into_the_space(struct kunit *test)
 
 static void read_there(void *addr)
 {
-	this_cpu_write(variable, READ_ONCE(**(unsigned long **)addr));
+	this_cpu_write(percpu_local_seen, READ_ONCE(**(unsigned long **)addr));
 }
 
 /* A mapping that needs a new entry at the top is there for all CPUs, and goes for all. */
@@ -267,7 +268,7 @@ static void new_top_level_entries_reach_all(struct kunit *test)
 	cpus_read_lock();
 	on_each_cpu(read_there, &addr, 1);
 	for_each_online_cpu(cpu)
-		KUNIT_EXPECT_EQ(test, per_cpu(variable, cpu), 0x5ca1ab1e);
+		KUNIT_EXPECT_EQ(test, per_cpu(percpu_local_seen, cpu), 0x5ca1ab1e);
 	cpus_read_unlock();
 	for_each_possible_cpu(cpu)
 		KUNIT_EXPECT_EQ(test, leaf_at(percpu_local_table_of(cpu)->pgd, addr),
@@ -280,6 +281,136 @@ static void new_top_level_entries_reach_all(struct kunit *test)
 	free_page((unsigned long)page);
 }
 
+/*
+ * What adds memory to the linear map sets entries of the common second level through the
+ * fixmap, and says so afterwards. Only memory at very high addresses needs a new one there.
+ */
+static void new_second_level_entries_are_copied(struct kunit *test)
+{
+	u64 *shared = (u64 *)percpu_local_second_level;
+	void *page;
+	unsigned int cpu, i;
+	u64 desc;
+
+	/* The top level has an entry for the local region alone. */
+	if (!shared)
+		return;
+	page = (void *)get_zeroed_page(GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	desc = __phys_to_pte_val(virt_to_phys(page)) | PMD_TYPE_TABLE;
+
+	for (i = 0; i < ENTRIES; i++) {
+		bool free = !READ_ONCE(shared[i]);
+
+		for_each_possible_cpu(cpu)
+			free &= !READ_ONCE(((u64 *)percpu_local_table_of(cpu)->second_level)[i]);
+		if (free)
+			break;
+	}
+	KUNIT_ASSERT_LT(test, i, ENTRIES);
+
+	WRITE_ONCE(shared[i], desc);
+	percpu_local_sync_second_level();
+	for_each_possible_cpu(cpu) {
+		u64 *copies = percpu_local_table_of(cpu)->second_level;
+
+		KUNIT_EXPECT_EQ(test, READ_ONCE(copies[i]), desc);
+	}
+	tables_differ_in_the_path_only(test);
+
+	/* As set_p4d() and set_pud() clear it. */
+	percpu_local_mirror(&shared[i], 0);
+	WRITE_ONCE(shared[i], 0);
+	dsb(ishst);
+	for_each_possible_cpu(cpu) {
+		u64 *copies = percpu_local_table_of(cpu)->second_level;
+
+		KUNIT_EXPECT_EQ(test, READ_ONCE(copies[i]), 0);
+	}
+	tables_differ_in_the_path_only(test);
+
+	flush_tlb_all();
+	free_page((unsigned long)page);
+}
+
+#ifdef __PERCPU_LOCAL_OPS
+/* A per-CPU pointer that is NULL, and members of what it should point at: no user memory. */
+static void local_addresses_of_null_are_not_user_space(struct kunit *test)
+{
+	KUNIT_EXPECT_EQ(test, __pcp_local_addr(NULL), 0);
+	KUNIT_EXPECT_EQ(test, __pcp_local_addr(0x100), 0x100);
+}
+
+/*
+ * A variable that callers guard with per-CPU operations. Accesses that the compiler does not
+ * know about stand for those of an interrupt handler.
+ */
+static unsigned long percpu_local_guarded;
+
+static __always_inline void write_unnoticed(unsigned long value)
+{
+	asm volatile("str\t%0, [%1]" : : "r" (value), "r" (&percpu_local_guarded));
+}
+
+static __always_inline unsigned long read_unnoticed(void)
+{
+	unsigned long value;
+
+	asm volatile("ldr\t%0, [%1]" : "=r" (value) : "r" (&percpu_local_guarded));
+	return value;
+}
+
+#define EXPECT_BARRIER(test, operation)							\
+do {											\
+	unsigned long before, seen, after;						\
+											\
+	percpu_local_guarded = 1;							\
+	(void)(operation);								\
+	seen = read_unnoticed();							\
+	percpu_local_guarded = 2;							\
+	before = percpu_local_guarded;							\
+	write_unnoticed(3);								\
+	(void)(operation);								\
+	after = percpu_local_guarded;							\
+	KUNIT_EXPECT_EQ_MSG(test, seen, 1, "written after " #operation);		\
+	KUNIT_EXPECT_EQ(test, before, 2);						\
+	KUNIT_EXPECT_EQ_MSG(test, after, 3, "read before " #operation);			\
+} while (0)
+
+#define EXPECT_BARRIERS(test, form, sz)							\
+do {											\
+	EXPECT_BARRIER(test, __pcp_##form##_fetch_add_##sz(var, 1));			\
+	EXPECT_BARRIER(test, __pcp_##form##_xchg_##sz(var, 1));				\
+	EXPECT_BARRIER(test, __pcp_##form##_cmpxchg_##sz(var, 1, 2));			\
+} while (0)
+
+static DEFINE_PER_CPU_ALIGNED(u128, percpu_local_lock);
+
+/*
+ * An operation that changes its variable and returns a value is a barrier to the compiler:
+ * what is read or written after it is not read or written before, nor the other way round.
+ * The forms by themselves: where one is chosen, the others are in the compiler's way.
+ */
+static void a_returned_value_is_a_compiler_barrier(struct kunit *test)
+{
+	void *var = (__force void *)&percpu_local_lock;
+
+#ifdef CONFIG_PREEMPT_COUNT
+	EXPECT_BARRIERS(test, llsc, 8);
+	EXPECT_BARRIERS(test, llsc, 16);
+	EXPECT_BARRIERS(test, llsc, 32);
+	EXPECT_BARRIERS(test, llsc, 64);
+#endif
+	if (!cpus_have_final_cap(ARM64_HAS_PERCPU_LOCAL_LSE))
+		return;
+	EXPECT_BARRIERS(test, local, 8);
+	EXPECT_BARRIERS(test, local, 16);
+	EXPECT_BARRIERS(test, local, 32);
+	EXPECT_BARRIERS(test, local, 64);
+	EXPECT_BARRIER(test, __pcp_local_cmpxchg_128(var, 1, 2));
+}
+#endif /* __PERCPU_LOCAL_OPS */
+
 static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(tables_differ_in_the_path_only),
 	KUNIT_CASE(the_block_is_laid_out_like_the_linkers),
@@ -288,6 +419,11 @@ static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(local_regions_show_the_areas),
 	KUNIT_CASE(pointers_lead_into_the_space),
 	KUNIT_CASE(new_top_level_entries_reach_all),
+	KUNIT_CASE(new_second_level_entries_are_copied),
+#ifdef __PERCPU_LOCAL_OPS
+	KUNIT_CASE(local_addresses_of_null_are_not_user_space),
+	KUNIT_CASE(a_returned_value_is_a_compiler_barrier),
+#endif
 	{ }
 };
 

@@ -11,7 +11,8 @@
 #ifdef CONFIG_PREEMPT_COUNT
 noinstr u128 __pcp_llsc_cmpxchg_128(void *ptr, u128 old, u128 new)
 {
-	unsigned long lo, hi, fail;
+	union __u128_halves r, o = { .full = old }, n = { .full = new };
+	unsigned long fail;
 
 	asm volatile("1:	ldxp	%[lo], %[hi], [%[addr]]\n"
 		     "	cmp	%[lo], %[old_lo]\n"
@@ -24,13 +25,13 @@ noinstr u128 __pcp_llsc_cmpxchg_128(void *ptr, u128 old, u128 new)
 		     "2:	stxp	%w[fail], %[lo], %[hi], [%[addr]]\n"
 		     "	cbnz	%w[fail], 1b\n"
 		     "3:"
-		     : [lo] "=&r" (lo), [hi] "=&r" (hi), [fail] "=&r" (fail),
-		       "+Q" (*(u128 *)ptr)
+		     : [lo] "=&r" (r.low), [hi] "=&r" (r.high),
+		       [fail] "=&r" (fail), "+Q" (*(u128 *)ptr)
 		     : [addr] "r" (__pcp_local_addr(ptr)),
-		       [old_lo] "r" ((u64)old), [old_hi] "r" ((u64)(old >> 64)),
-		       [new_lo] "r" ((u64)new), [new_hi] "r" ((u64)(new >> 64))
-		     : "cc");
-	return (u128)hi << 64 | lo;
+		       [old_lo] "r" (o.low), [old_hi] "r" (o.high),
+		       [new_lo] "r" (n.low), [new_hi] "r" (n.high)
+		     : "cc", "memory");
+	return r.full;
 }
 EXPORT_SYMBOL(__pcp_llsc_cmpxchg_128);
 #endif

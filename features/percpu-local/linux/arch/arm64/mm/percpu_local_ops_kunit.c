@@ -136,9 +136,9 @@ struct mixed {
 	unsigned long last;
 };
 
-static DEFINE_PER_CPU(struct mixed, static_mixed);
-static DEFINE_PER_CPU(void *, static_pointer);
-static DEFINE_PER_CPU(bool, static_bool);
+static DEFINE_PER_CPU(struct mixed, percpu_ops_mixed);
+static DEFINE_PER_CPU(void *, percpu_ops_pointer);
+static DEFINE_PER_CPU(bool, percpu_ops_bool);
 
 #define CHECK_SAME(got, wanted)	percpu_check(c, #got, 0, (s64)(got), (s64)(wanted))
 
@@ -212,7 +212,7 @@ static struct of_types __percpu *types;
 
 static void check_types(struct turn *turn)
 {
-	check_types_of(&turn->checks, &static_mixed, &static_pointer, &static_bool);
+	check_types_of(&turn->checks, &percpu_ops_mixed, &percpu_ops_pointer, &percpu_ops_bool);
 	check_types_of(&turn->checks, &types->mixed, &types->pointer, &types->yes);
 }
 
@@ -226,9 +226,9 @@ static void pointers_bools_and_members(struct kunit *test)
 
 /* --- operands ------------------------------------------------------------------------ */
 
-static DEFINE_PER_CPU(long, static_long);
-static DEFINE_PER_CPU(unsigned long, static_ulong);
-static DEFINE_PER_CPU(u8, static_u8);
+static DEFINE_PER_CPU(long, percpu_ops_long);
+static DEFINE_PER_CPU(unsigned long, percpu_ops_ulong);
+static DEFINE_PER_CPU(u8, percpu_ops_u8);
 
 /* Literals, and operands of another width and sign than the variable. */
 static void check_operands(struct turn *turn)
@@ -242,47 +242,47 @@ static void check_operands(struct turn *turn)
 	OPTIMIZER_HIDE_VAR(wide);
 	OPTIMIZER_HIDE_VAR(minus_one);
 
-	this_cpu_write(static_ulong, 0);
-	this_cpu_add(static_ulong, -1);
-	CHECK_SAME(this_cpu_read(static_ulong), -1L);
-	this_cpu_add(static_ulong, minus_one);
-	CHECK_SAME(this_cpu_read(static_ulong), -2L);
-	this_cpu_sub(static_ulong, one);
-	CHECK_SAME(this_cpu_read(static_ulong), -3L);
-	this_cpu_add(static_ulong, -one);
-	CHECK_SAME(this_cpu_read(static_ulong), 0xfffffffcL);
-	CHECK_SAME(this_cpu_sub_return(static_ulong, one), 0xfffffffbL);
-	CHECK_SAME(this_cpu_sub_return(static_ulong, minus_one), 0xfffffffcL);
-	CHECK_SAME(this_cpu_xchg(static_ulong, minus_one), 0xfffffffcL);
-	CHECK_SAME(this_cpu_cmpxchg(static_ulong, minus_one, one), -1L);
-	CHECK_SAME(this_cpu_read(static_ulong), 1);
-	this_cpu_or(static_ulong, minus_one);
-	CHECK_SAME(this_cpu_read(static_ulong), -1L);
-	this_cpu_and(static_ulong, ~1);
-	CHECK_SAME(this_cpu_read(static_ulong), -2L);
-	this_cpu_and(static_ulong, ~one);
-	CHECK_SAME(this_cpu_read(static_ulong), 0xfffffffeL);
-	this_cpu_and(static_ulong, minus_one);
-	CHECK_SAME(this_cpu_read(static_ulong), 0xfffffffeL);
+	this_cpu_write(percpu_ops_ulong, 0);
+	this_cpu_add(percpu_ops_ulong, -1);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), -1L);
+	this_cpu_add(percpu_ops_ulong, minus_one);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), -2L);
+	this_cpu_sub(percpu_ops_ulong, one);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), -3L);
+	this_cpu_add(percpu_ops_ulong, -one);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), 0xfffffffcL);
+	CHECK_SAME(this_cpu_sub_return(percpu_ops_ulong, one), 0xfffffffbL);
+	CHECK_SAME(this_cpu_sub_return(percpu_ops_ulong, minus_one), 0xfffffffcL);
+	CHECK_SAME(this_cpu_xchg(percpu_ops_ulong, minus_one), 0xfffffffcL);
+	CHECK_SAME(this_cpu_cmpxchg(percpu_ops_ulong, minus_one, one), -1L);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), 1);
+	this_cpu_or(percpu_ops_ulong, minus_one);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), -1L);
+	this_cpu_and(percpu_ops_ulong, ~1);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), -2L);
+	this_cpu_and(percpu_ops_ulong, ~one);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), 0xfffffffeL);
+	this_cpu_and(percpu_ops_ulong, minus_one);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), 0xfffffffeL);
 
-	this_cpu_write(static_long, minus_one);
-	CHECK_SAME(this_cpu_read(static_long), -1L);
-	this_cpu_write(static_long, one);
-	this_cpu_sub(static_long, 2);
-	CHECK_SAME(this_cpu_read(static_long) < 0, true);
+	this_cpu_write(percpu_ops_long, minus_one);
+	CHECK_SAME(this_cpu_read(percpu_ops_long), -1L);
+	this_cpu_write(percpu_ops_long, one);
+	this_cpu_sub(percpu_ops_long, 2);
+	CHECK_SAME(this_cpu_read(percpu_ops_long) < 0, true);
 
 	/* What does not fit is cut off. */
-	this_cpu_write(static_u8, wide + 0xff);
-	CHECK_SAME(this_cpu_read(static_u8), 0xff);
-	this_cpu_add(static_u8, wide + 1);
-	CHECK_SAME(this_cpu_read(static_u8), 0);
-	CHECK_SAME(this_cpu_sub_return(static_u8, wide + 1), 0xff);
-	CHECK_SAME(this_cpu_xchg(static_u8, wide + 0x7f), 0xff);
-	CHECK_SAME(this_cpu_cmpxchg(static_u8, wide + 0x7f, wide + 0x11), 0x7f);
-	this_cpu_and(static_u8, wide);
-	CHECK_SAME(this_cpu_read(static_u8), 0);
-	this_cpu_or(static_u8, wide + 0x81);
-	CHECK_SAME(this_cpu_read(static_u8), 0x81);
+	this_cpu_write(percpu_ops_u8, wide + 0xff);
+	CHECK_SAME(this_cpu_read(percpu_ops_u8), 0xff);
+	this_cpu_add(percpu_ops_u8, wide + 1);
+	CHECK_SAME(this_cpu_read(percpu_ops_u8), 0);
+	CHECK_SAME(this_cpu_sub_return(percpu_ops_u8, wide + 1), 0xff);
+	CHECK_SAME(this_cpu_xchg(percpu_ops_u8, wide + 0x7f), 0xff);
+	CHECK_SAME(this_cpu_cmpxchg(percpu_ops_u8, wide + 0x7f, wide + 0x11), 0x7f);
+	this_cpu_and(percpu_ops_u8, wide);
+	CHECK_SAME(this_cpu_read(percpu_ops_u8), 0);
+	this_cpu_or(percpu_ops_u8, wide + 0x81);
+	CHECK_SAME(this_cpu_read(percpu_ops_u8), 0x81);
 }
 
 static void operands_of_any_width_and_sign(struct kunit *test)
@@ -297,33 +297,33 @@ static void check_side_effects(struct turn *turn)
 	unsigned long *olds = old;
 	int n = 1;
 
-	this_cpu_write(static_ulong, n++);
+	this_cpu_write(percpu_ops_ulong, n++);
 	CHECK_SAME(n, 2);
-	this_cpu_add(static_ulong, n++);
+	this_cpu_add(percpu_ops_ulong, n++);
 	CHECK_SAME(n, 3);
-	this_cpu_sub(static_ulong, n++);
+	this_cpu_sub(percpu_ops_ulong, n++);
 	CHECK_SAME(n, 4);
-	CHECK_SAME(this_cpu_read(static_ulong), 0);
-	this_cpu_or(static_ulong, n++);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), 0);
+	this_cpu_or(percpu_ops_ulong, n++);
 	CHECK_SAME(n, 5);
-	this_cpu_and(static_ulong, n++);
+	this_cpu_and(percpu_ops_ulong, n++);
 	CHECK_SAME(n, 6);
-	CHECK_SAME(this_cpu_add_return(static_ulong, n++), 10);
+	CHECK_SAME(this_cpu_add_return(percpu_ops_ulong, n++), 10);
 	CHECK_SAME(n, 7);
-	CHECK_SAME(this_cpu_sub_return(static_ulong, n++), 3);
+	CHECK_SAME(this_cpu_sub_return(percpu_ops_ulong, n++), 3);
 	CHECK_SAME(n, 8);
-	CHECK_SAME(this_cpu_xchg(static_ulong, n++), 3);
+	CHECK_SAME(this_cpu_xchg(percpu_ops_ulong, n++), 3);
 	CHECK_SAME(n, 9);
-	this_cpu_write(static_ulong, 9);
-	CHECK_SAME(this_cpu_cmpxchg(static_ulong, n++, 20), 9);
+	this_cpu_write(percpu_ops_ulong, 9);
+	CHECK_SAME(this_cpu_cmpxchg(percpu_ops_ulong, n++, 20), 9);
 	CHECK_SAME(n, 10);
-	CHECK_SAME(this_cpu_cmpxchg(static_ulong, 20, n++), 20);
+	CHECK_SAME(this_cpu_cmpxchg(percpu_ops_ulong, 20, n++), 20);
 	CHECK_SAME(n, 11);
 	old[0] = 10;
-	CHECK_SAME(this_cpu_try_cmpxchg(static_ulong, olds++, n++), true);
+	CHECK_SAME(this_cpu_try_cmpxchg(percpu_ops_ulong, olds++, n++), true);
 	CHECK_SAME(n, 12);
 	CHECK_SAME(olds == old + 1, true);
-	CHECK_SAME(this_cpu_read(static_ulong), 11);
+	CHECK_SAME(this_cpu_read(percpu_ops_ulong), 11);
 }
 
 static void operands_are_evaluated_once(struct kunit *test)
@@ -489,18 +489,18 @@ static noinline void check_no_alias(struct turn *turn)
 	unsigned int cpu;
 
 	preempt_disable();
-	mine = this_cpu_ptr(&static_ulong);
+	mine = this_cpu_ptr(&percpu_ops_ulong);
 	for_each_possible_cpu(cpu)
-		per_cpu(static_ulong, cpu) = 100 + cpu;
-	before = this_cpu_read(static_ulong);
+		per_cpu(percpu_ops_ulong, cpu) = 100 + cpu;
+	before = this_cpu_read(percpu_ops_ulong);
 	*mine += 1000;
-	after = this_cpu_read(static_ulong);
+	after = this_cpu_read(percpu_ops_ulong);
 	preempt_enable();
 	CHECK_SAME(before, 100 + raw_smp_processor_id());
 	CHECK_SAME(after, 1100 + raw_smp_processor_id());
 	for_each_possible_cpu(cpu)
 		if (cpu != raw_smp_processor_id())
-			CHECK_SAME(per_cpu(static_ulong, cpu), 100 + cpu);
+			CHECK_SAME(per_cpu(percpu_ops_ulong, cpu), 100 + cpu);
 }
 
 static void what_is_written_for_a_cpu_is_read_there(struct kunit *test)
@@ -510,11 +510,11 @@ static void what_is_written_for_a_cpu_is_read_there(struct kunit *test)
 
 /* --- interrupts ---------------------------------------------------------------------- */
 
-static DEFINE_PER_CPU(u32, rung);
+static DEFINE_PER_CPU(u32, percpu_ops_rung);
 
 static enum hrtimer_restart ring(struct hrtimer *timer)
 {
-	this_cpu_inc(rung);
+	this_cpu_inc(percpu_ops_rung);
 	return HRTIMER_NORESTART;
 }
 
@@ -526,10 +526,10 @@ static void check_interrupts(struct turn *turn)
 
 	hrtimer_init_on_stack(&timer, CLOCK_MONOTONIC, HRTIMER_MODE_REL_PINNED_HARD);
 	timer.function = ring;
-	this_cpu_write(rung, 41);
+	this_cpu_write(percpu_ops_rung, 41);
 	hrtimer_start(&timer, ns_to_ktime(200 * NSEC_PER_USEC), HRTIMER_MODE_REL_PINNED_HARD);
 	for (spins = 0; spins < limit; spins++)
-		if (this_cpu_read(rung) == 42)
+		if (this_cpu_read(percpu_ops_rung) == 42)
 			break;
 	hrtimer_cancel(&timer);
 	destroy_hrtimer_on_stack(&timer);
@@ -619,19 +619,19 @@ static void both_views_of_the_static_area(struct kunit *test)
 }
 
 /* Copies that hold the same bytes would tell nothing about who has which. */
-static DEFINE_PER_CPU_ALIGNED(u8[512], static_bytes);
-static DEFINE_PER_CPU_PAGE_ALIGNED(u8[PAGE_SIZE], static_page);
+static DEFINE_PER_CPU_ALIGNED(u8[512], percpu_ops_bytes);
+static DEFINE_PER_CPU_PAGE_ALIGNED(u8[PAGE_SIZE], percpu_ops_page);
 
 static void both_views_of_static_variables(struct kunit *test)
 {
 	unsigned int cpu;
 
 	for_each_possible_cpu(cpu) {
-		memset(per_cpu_ptr(static_bytes, cpu), 0, sizeof(static_bytes));
-		memset(per_cpu_ptr(static_page, cpu), 0, sizeof(static_page));
+		memset(per_cpu_ptr(percpu_ops_bytes, cpu), 0, sizeof(percpu_ops_bytes));
+		memset(per_cpu_ptr(percpu_ops_page, cpu), 0, sizeof(percpu_ops_page));
 	}
-	compare_views(test, static_bytes, sizeof(static_bytes));
-	compare_views(test, static_page, sizeof(static_page));
+	compare_views(test, percpu_ops_bytes, sizeof(percpu_ops_bytes));
+	compare_views(test, percpu_ops_page, sizeof(percpu_ops_page));
 }
 #endif
 

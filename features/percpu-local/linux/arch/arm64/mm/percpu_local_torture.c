@@ -144,7 +144,7 @@ enum { STATIC, SMALL, LARGE, NR_ARENAS = LARGE + 3 };
 /* Two of them do not fit into what the first chunk has for allocations. */
 #define LARGE_SIZE	(24 * 1024)
 
-static DEFINE_PER_CPU(struct variables, static_variables);
+static DEFINE_PER_CPU(struct variables, percpu_torture_variables);
 static struct variables __percpu *arenas[NR_ARENAS];
 static void __percpu *allocated[NR_ARENAS];
 
@@ -347,7 +347,7 @@ static void operate(struct actor *a)
 	unsigned int arena = next_random(a) % NR_ARENAS;
 
 	if (arena == STATIC)
-		operate_arena(&static_variables, &a->tally[STATIC], a);
+		operate_arena(&percpu_torture_variables, &a->tally[STATIC], a);
 	else
 		operate_arena(arenas[arena], &a->tally[arena], a);
 	WRITE_ONCE(a->rounds, a->rounds + 1);
@@ -548,7 +548,7 @@ static int stop_cpu(unsigned int cpu)
 	return 0;
 }
 
-static DEFINE_PER_CPU_ALIGNED(u8[512], module_bytes);
+static DEFINE_PER_CPU_ALIGNED(u8[512], percpu_torture_bytes);
 
 struct plugger {
 	struct percpu_checks checks;
@@ -583,8 +583,8 @@ static int plug_cpus(void *arg)
 		}
 
 		memory = __alloc_percpu(min(size, PCPU_MIN_UNIT_SIZE), 8);
-		view->memory = module_bytes;
-		view->size = sizeof(module_bytes);
+		view->memory = percpu_torture_bytes;
+		view->size = sizeof(percpu_torture_bytes);
 		percpu_view_compare(view);
 
 		/* It is 1 if somebody else was faster. */
@@ -1166,8 +1166,8 @@ static void check_alone(void)
 
 	memset(&checks, 0, sizeof(checks));
 	view->checks = &checks;
-	view->memory = module_bytes;
-	view->size = sizeof(module_bytes);
+	view->memory = percpu_torture_bytes;
+	view->size = sizeof(percpu_torture_bytes);
 	percpu_on_each_cpu(percpu_view_visit_zeroes, view);
 	percpu_view_compare(view);
 	result_of_checks("both_views_of_variables_of_a_module", &checks);
@@ -1220,7 +1220,7 @@ static int prepare(void)
 		size_t size = i < LARGE ? sizeof(struct variables) : LARGE_SIZE;
 
 		if (i == STATIC) {
-			arenas[i] = &static_variables;
+			arenas[i] = &percpu_torture_variables;
 		} else {
 			allocated[i] = __alloc_percpu(size, __alignof__(struct variables));
 			if (!allocated[i])

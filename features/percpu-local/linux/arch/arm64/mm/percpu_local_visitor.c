@@ -17,18 +17,19 @@
  * Different sizes and alignments, copied from the module's file for each CPU. Addresses could
  * not be here: no kernel relocates them.
  */
-static DEFINE_PER_CPU(u64, number) = NUMBER;
-static DEFINE_PER_CPU(u8, letter) = 'x';
-static DEFINE_PER_CPU_ALIGNED(u8[1000], bytes);
+static DEFINE_PER_CPU(u64, percpu_visitor_number) = NUMBER;
+static DEFINE_PER_CPU(u8, percpu_visitor_letter) = 'x';
+static DEFINE_PER_CPU_ALIGNED(u8[1000], percpu_visitor_bytes);
 
 static long visit(void *arg)
 {
 	struct percpu_checks *c = arg;
 
-	percpu_check(c, "number", 0, this_cpu_read(number), NUMBER);
-	percpu_check(c, "letter", 0, this_cpu_read(letter), 'x');
-	this_cpu_add(number, raw_smp_processor_id());
-	this_cpu_inc(letter);
+	percpu_check(c, "number", 0, this_cpu_read(percpu_visitor_number),
+		     NUMBER);
+	percpu_check(c, "letter", 0, this_cpu_read(percpu_visitor_letter), 'x');
+	this_cpu_add(percpu_visitor_number, raw_smp_processor_id());
+	this_cpu_inc(percpu_visitor_letter);
 	percpu_check_static_u64(c, &percpu_static_slot, PERCPU_SLOT_OFFSET, 0, 7);
 	percpu_check_static_u16(c, &percpu_static_slot, PERCPU_SLOT_OFFSET, 0, 7);
 	cond_resched();
@@ -41,20 +42,22 @@ static void check_all(struct percpu_checks *c, struct percpu_view *view)
 	unsigned int cpu;
 
 	for_each_possible_cpu(cpu) {
-		percpu_check(c, "number from outside", cpu, per_cpu(number, cpu), NUMBER);
-		percpu_check(c, "letter from outside", cpu, per_cpu(letter, cpu), 'x');
+		percpu_check(c, "number from outside", cpu,
+			     per_cpu(percpu_visitor_number, cpu), NUMBER);
+		percpu_check(c, "letter from outside", cpu,
+			     per_cpu(percpu_visitor_letter, cpu), 'x');
 	}
 
 	/* Others may plug CPUs meanwhile; one that was not visited is unchanged. */
 	percpu_on_each_cpu(visit, c);
 	for_each_possible_cpu(cpu)
-		if (per_cpu(letter, cpu) != 'x')
-			percpu_check(c, "number after a visit", cpu, per_cpu(number, cpu),
-				     NUMBER + cpu);
+		if (per_cpu(percpu_visitor_letter, cpu) != 'x')
+			percpu_check(c, "number after a visit", cpu,
+				     per_cpu(percpu_visitor_number, cpu), NUMBER + cpu);
 
 	view->checks = c;
-	view->memory = bytes;
-	view->size = sizeof(bytes);
+	view->memory = percpu_visitor_bytes;
+	view->size = sizeof(percpu_visitor_bytes);
 	percpu_on_each_cpu(percpu_view_visit_zeroes, view);
 	percpu_view_compare(view);
 }

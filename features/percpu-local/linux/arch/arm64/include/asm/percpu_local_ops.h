@@ -22,11 +22,15 @@
 #include <asm/lse.h>
 #include <asm/percpu_local_layout.h>
 
-#define __pcp_local_addr(ptr)	((unsigned long)(ptr) | PERCPU_LOCAL_BIT)
+/* NULL stays NULL, which nobody can map. */
+#define __pcp_local_addr(ptr)	((unsigned long)(ptr) & ~PERCPU_LOCAL_BIT)
 
 /*
  * The compiler knows an access by the per-CPU pointer's own address: no C code may access
  * that, but it can be the same variable as far as this_cpu_ptr() tells the compiler.
+ *
+ * Operations that change the variable and return a value are barriers to the compiler
+ * besides, as the classic forms are: with them, callers decide who may use other variables.
  */
 #define __PCP_LOCAL_RW(sz, w, sfx)						\
 static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)		\
@@ -48,7 +52,7 @@ static __always_inline void __pcp_local_write_##sz(void *ptr, unsigned long val)
 }
 
 /* Load and store in one, LSE: [ret] is what was there before. */
-#define __PCP_LOCAL_RMW(sz, w, sfx, name, insn)					\
+#define __PCP_LOCAL_RMW(sz, w, sfx, name, insn, cl...)				\
 static __always_inline unsigned long						\
 __pcp_local_##name##_##sz(void *ptr, unsigned long val)				\
 {										\
@@ -57,7 +61,8 @@ __pcp_local_##name##_##sz(void *ptr, unsigned long val)				\
 	asm volatile(__LSE_PREAMBLE						\
 		     #insn #sfx "\t%" #w "[val], %" #w "[ret], [%[addr]]"	\
 		     : [ret] "=r" (ret), "+m" (*(u##sz *)ptr)			\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val));	\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val)	\
+		     : cl);							\
 										\
 	return (u##sz)ret;							\
 }
@@ -69,17 +74,19 @@ __pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
 	asm volatile(__LSE_PREAMBLE						\
 		     "cas" #sfx "\t%" #w "[old], %" #w "[new], [%[addr]]"	\
 		     : [old] "+r" (old), "+m" (*(u##sz *)ptr)			\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" (new));	\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" (new)	\
+		     : "memory");						\
 										\
 	return (u##sz)old;							\
 }
 
 #define __PCP_LOCAL_OPS(sz, w, sfx)						\
 	__PCP_LOCAL_RW(sz, w, sfx)						\
-	__PCP_LOCAL_RMW(sz, w, sfx, fetch_add, ldadd)				\
-	__PCP_LOCAL_RMW(sz, w, sfx, fetch_andnot, ldclr)			\
-	__PCP_LOCAL_RMW(sz, w, sfx, fetch_or, ldset)				\
-	__PCP_LOCAL_RMW(sz, w, sfx, xchg, swp)					\
+	__PCP_LOCAL_RMW(sz, w, sfx, add, ldadd)					\
+	__PCP_LOCAL_RMW(sz, w, sfx, andnot, ldclr)				\
+	__PCP_LOCAL_RMW(sz, w, sfx, or, ldset)					\
+	__PCP_LOCAL_RMW(sz, w, sfx, fetch_add, ldadd, "memory")			\
+	__PCP_LOCAL_RMW(sz, w, sfx, xchg, swp, "memory")			\
 	__PCP_LOCAL_CMPXCHG(sz, w, sfx)
 
 __PCP_LOCAL_OPS(8, w, b)
@@ -94,18 +101,23 @@ __PCP_LOCAL_OPS(64, x,)
 
 static __always_inline u128 __pcp_local_cmpxchg_128(void *ptr, u128 old, u128 new)
 {
+	union __u128_halves o = { .full = old }, n = { .full = new };
 	unsigned long addr = __pcp_local_addr(ptr);
-	register unsigned long x0 asm("x0") = old;
-	register unsigned long x1 asm("x1") = old >> 64;
-	register unsigned long x2 asm("x2") = new;
-	register unsigned long x3 asm("x3") = new >> 64;
+	register unsigned long x0 asm("x0") = o.low;
+	register unsigned long x1 asm("x1") = o.high;
+	register unsigned long x2 asm("x2") = n.low;
+	register unsigned long x3 asm("x3") = n.high;
 
+	/* The first register of a pair is the half at the lower address. */
 	asm volatile(__LSE_PREAMBLE
-		     "casp\t%[old_lo], %[old_hi], %[new_lo], %[new_hi], [%[addr]]"
-		     : [old_lo] "+&r" (x0), [old_hi] "+&r" (x1), "+m" (*(u128 *)ptr)
-		     : [addr] "r" (addr), [new_lo] "r" (x2), [new_hi] "r" (x3));
+		     "casp\t%[old1], %[old2], %[new1], %[new2], [%[addr]]"
+		     : [old1] "+&r" (x0), [old2] "+&r" (x1), "+m" (*(u128 *)ptr)
+		     : [addr] "r" (addr), [new1] "r" (x2), [new2] "r" (x3)
+		     : "memory");
 
-	return (u128)x1 << 64 | x0;
+	o.low = x0;
+	o.high = x1;
+	return o.full;
 }
 
 /*
@@ -113,7 +125,7 @@ static __always_inline u128 __pcp_local_cmpxchg_128(void *ptr, u128 old, u128 ne
  * elsewhere in between: the return to it clears the exclusive monitor, the store fails, and
  * the loop starts anew on the new CPU's copy.
  */
-#define __PCP_LLSC_RMW(sz, w, sfx, name, insn)					\
+#define __PCP_LLSC_RMW(sz, w, sfx, name, insn, cl...)				\
 static __always_inline unsigned long						\
 __pcp_llsc_##name##_##sz(void *ptr, unsigned long val)				\
 {										\
@@ -126,7 +138,8 @@ __pcp_llsc_##name##_##sz(void *ptr, unsigned long val)				\
 			    "	cbnz	%w[fail], 1b"				\
 			    : [ret] "=&r" (ret), [new] "=&r" (new),		\
 			      [fail] "=&r" (fail), "+m" (*(u##sz *)ptr)		\
-			    : [addr] "r" (__pcp_local_addr(ptr)), [val] "r" (val));	\
+			    : [addr] "r" (__pcp_local_addr(ptr)), [val] "r" (val)	\
+			    : cl);						\
 										\
 	return (u##sz)ret;							\
 }
@@ -148,16 +161,17 @@ __pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
 			      "+m" (*(u##sz *)ptr)				\
 			    : [addr] "r" (__pcp_local_addr(ptr)),		\
 			      [old] "r" ((unsigned long)(u##sz)old), [new] "rZ" (new)	\
-			    : "cc");						\
+			    : "cc", "memory");					\
 										\
 	return ret;								\
 }
 
 #define __PCP_LLSC_OPS(sz, w, sfx)						\
-	__PCP_LLSC_RMW(sz, w, sfx, fetch_add, "add %x[new], %x[ret], %x[val]")	\
-	__PCP_LLSC_RMW(sz, w, sfx, fetch_andnot, "bic %x[new], %x[ret], %x[val]")	\
-	__PCP_LLSC_RMW(sz, w, sfx, fetch_or, "orr %x[new], %x[ret], %x[val]")	\
-	__PCP_LLSC_RMW(sz, w, sfx, xchg, "mov %x[new], %x[val]")		\
+	__PCP_LLSC_RMW(sz, w, sfx, add, "add %x[new], %x[ret], %x[val]")	\
+	__PCP_LLSC_RMW(sz, w, sfx, andnot, "bic %x[new], %x[ret], %x[val]")	\
+	__PCP_LLSC_RMW(sz, w, sfx, or, "orr %x[new], %x[ret], %x[val]")		\
+	__PCP_LLSC_RMW(sz, w, sfx, fetch_add, "add %x[new], %x[ret], %x[val]", "memory")	\
+	__PCP_LLSC_RMW(sz, w, sfx, xchg, "mov %x[new], %x[val]", "memory")	\
 	__PCP_LLSC_CMPXCHG(sz, w, sfx)
 
 __PCP_LLSC_OPS(8, w, b)
@@ -286,20 +300,19 @@ static __always_inline bool __pcp_rw_is_local(void)
 	ret__;									\
 })
 
-/* @local is the operation's name in the forms that return what was there before. */
-#define __pcp_rmw(sz, local, name, pcp, val)					\
+#define __pcp_rmw(sz, name, pcp, val)						\
 ({										\
 	typeof(pcp) __percpu *ptr__ = &(pcp);					\
 	unsigned long val__ = (unsigned long)(val);				\
 										\
-	__pcp_choose(__pcp_local_##local##_##sz((__force void *)ptr__, val__),	\
-		     __pcp_llsc_##local##_##sz((__force void *)ptr__, val__),	\
+	__pcp_choose(__pcp_local_##name##_##sz((__force void *)ptr__, val__),	\
+		     __pcp_llsc_##name##_##sz((__force void *)ptr__, val__),	\
 		     _pcp_protect(__percpu_##name##_case_##sz, *ptr__, val__));	\
 })
 
 /* The complement as an exclusive or: no bits that a later cast would drop. */
 #define __pcp_and(sz, pcp, val)							\
-	__pcp_rmw(sz, fetch_andnot, andnot, pcp, (u##sz)(val) ^ U##sz##_MAX)
+	__pcp_rmw(sz, andnot, pcp, (u##sz)(val) ^ U##sz##_MAX)
 
 #define __pcp_add_return(sz, pcp, val)						\
 ({										\
@@ -349,10 +362,10 @@ static __always_inline bool __pcp_rw_is_local(void)
 #define this_cpu_write_4(pcp, val)		__pcp_write(32, pcp, val)
 #define this_cpu_write_8(pcp, val)		__pcp_write(64, pcp, val)
 
-#define this_cpu_add_1(pcp, val)		__pcp_rmw(8, fetch_add, add, pcp, val)
-#define this_cpu_add_2(pcp, val)		__pcp_rmw(16, fetch_add, add, pcp, val)
-#define this_cpu_add_4(pcp, val)		__pcp_rmw(32, fetch_add, add, pcp, val)
-#define this_cpu_add_8(pcp, val)		__pcp_rmw(64, fetch_add, add, pcp, val)
+#define this_cpu_add_1(pcp, val)		__pcp_rmw(8, add, pcp, val)
+#define this_cpu_add_2(pcp, val)		__pcp_rmw(16, add, pcp, val)
+#define this_cpu_add_4(pcp, val)		__pcp_rmw(32, add, pcp, val)
+#define this_cpu_add_8(pcp, val)		__pcp_rmw(64, add, pcp, val)
 
 #define this_cpu_add_return_1(pcp, val)		__pcp_add_return(8, pcp, val)
 #define this_cpu_add_return_2(pcp, val)		__pcp_add_return(16, pcp, val)
@@ -364,10 +377,10 @@ static __always_inline bool __pcp_rw_is_local(void)
 #define this_cpu_and_4(pcp, val)		__pcp_and(32, pcp, val)
 #define this_cpu_and_8(pcp, val)		__pcp_and(64, pcp, val)
 
-#define this_cpu_or_1(pcp, val)			__pcp_rmw(8, fetch_or, or, pcp, val)
-#define this_cpu_or_2(pcp, val)			__pcp_rmw(16, fetch_or, or, pcp, val)
-#define this_cpu_or_4(pcp, val)			__pcp_rmw(32, fetch_or, or, pcp, val)
-#define this_cpu_or_8(pcp, val)			__pcp_rmw(64, fetch_or, or, pcp, val)
+#define this_cpu_or_1(pcp, val)			__pcp_rmw(8, or, pcp, val)
+#define this_cpu_or_2(pcp, val)			__pcp_rmw(16, or, pcp, val)
+#define this_cpu_or_4(pcp, val)			__pcp_rmw(32, or, pcp, val)
+#define this_cpu_or_8(pcp, val)			__pcp_rmw(64, or, pcp, val)
 
 #define this_cpu_xchg_1(pcp, val)		__pcp_xchg(8, pcp, val)
 #define this_cpu_xchg_2(pcp, val)		__pcp_xchg(16, pcp, val)
