@@ -2,13 +2,13 @@
 /*
  * Chunks of per-CPU data in a space of their own, with a local map of them
  *
- * An architecture whose CPUs have kernel page tables of their own can map, at one address,
- * each CPU's copy of the per-CPU data: in the local region. this_cpu_*() on an address in
- * it needs no protection from preemption.
+ * An architecture whose CPUs have kernel page tables of their own can map, at
+ * one address, each CPU's copy of the per-CPU data: in the local region.
+ * this_cpu_*() on an address in it needs no protection from preemption.
  *
- * For that, a per-CPU pointer has to determine the local address, so all chunks lie in a
- * bounded space instead of anywhere in vmalloc's. Each unit has an area in it that is as
- * large as the local region:
+ * For that, a per-CPU pointer has to determine the local address, so all chunks
+ * lie in a bounded space instead of anywhere in vmalloc's. Each unit has an
+ * area in it that is as large as the local region:
  *
  *   areas             areas + stride            areas + 2 * stride
  *   |                 |                         |
@@ -16,24 +16,28 @@
  *
  *   local region:     [first chunk][chunk 1][chunk 2]    of the CPU that looks
  *
- * So a chunk is at the same offset in every area and in the local region, and groups, of
- * which each unit is one, are a stride apart. The architecture makes the local region show
- * the area of the CPU's unit: it is told when pages were mapped in the areas
- * (arch_local_percpu_map()), and must see by itself to it that pages that are unmapped there
- * go locally, too. What remains to be done here is to give out the offsets, and to flush
- * the local addresses along with the others.
+ * So a chunk is at the same offset in every area and in the local region, and
+ * groups, of which each unit is one, are a stride apart. The architecture makes
+ * the local region show the area of the CPU's unit: it is told when pages were
+ * mapped in the areas (arch_local_percpu_map()), and must see by itself to it
+ * that pages that are unmapped there go locally, too. What remains to be done
+ * here is to give out the offsets, and to flush the local addresses along with
+ * the others.
  *
- * The first chunk is in this space as well, and also in the linear map, where nobody uses
- * it. This file is included by percpu.c.
+ * The first chunk is in this space as well, and also in the linear map, where
+ * nobody uses it. This file is included by percpu.c.
  */
 #include <linux/idr.h>
+#include <linux/kasan.h>
 #include <linux/percpu-local.h>
 #include <linux/pgtable.h>
 
 static struct local_percpu_space pcpu_local_space __ro_after_init;
 static bool pcpu_local __ro_after_init;
 
-/* Which offsets, in units of the unit size, are taken; 0 is the first chunk's. */
+/*
+ * Which offsets, in units of the unit size, are taken; 0 is the first chunk's.
+ */
 static DEFINE_IDA(pcpu_local_slots);
 
 static bool pcpu_is_local(void)
@@ -46,37 +50,84 @@ static struct page *pcpu_local_addr_to_page(void *addr)
 	return pte_page(ptep_get(virt_to_kpte((unsigned long)addr)));
 }
 
+/*
+ * KASAN looks at the shadow of what is accessed: have one for all units of a
+ * chunk. It stays when the chunk goes, for the next one there. What KASAN has
+ * for tags in hardware is in the pages instead.
+ */
+static int pcpu_local_add_shadow(void *base_addr, gfp_t gfp)
+{
+	unsigned int cpu;
+
+	if (!IS_ENABLED(CONFIG_KASAN_GENERIC) &&
+	    !IS_ENABLED(CONFIG_KASAN_SW_TAGS))
+		return 0;
+
+	for_each_possible_cpu(cpu) {
+		void *unit = base_addr + pcpu_unit_offsets[cpu];
+
+		if (kasan_populate_vmalloc((unsigned long)unit, pcpu_unit_size,
+					   gfp))
+			return -ENOMEM;
+		kasan_unpoison_range(unit, pcpu_unit_size);
+	}
+
+	return 0;
+}
+
 /* Find room for a chunk. It may sleep: pcpu_alloc_mutex is held. */
 static void *pcpu_local_get_area(gfp_t gfp)
 {
 	int last = pcpu_local_space.size / pcpu_unit_size - 1;
-	int slot = last < 1 ? -ENOSPC : ida_alloc_range(&pcpu_local_slots, 1, last, gfp);
+	void *base_addr;
+	int slot;
 
-	return slot < 0 ? NULL : pcpu_base_addr + (size_t)slot * pcpu_unit_size;
+	if (last < 1)
+		return NULL;
+
+	slot = ida_alloc_range(&pcpu_local_slots, 1, last, gfp);
+	if (slot < 0)
+		return NULL;
+
+	base_addr = pcpu_base_addr + (size_t)slot * pcpu_unit_size;
+	if (pcpu_local_add_shadow(base_addr, gfp)) {
+		ida_free(&pcpu_local_slots, slot);
+		return NULL;
+	}
+
+	return base_addr;
 }
 
 /* The pages of the area were unmapped, and the TLBs flushed. */
 static void pcpu_local_put_area(void *base_addr)
 {
-	ida_free(&pcpu_local_slots, (base_addr - pcpu_base_addr) / pcpu_unit_size);
+	size_t offset = base_addr - pcpu_base_addr;
+
+	ida_free(&pcpu_local_slots, offset / pcpu_unit_size);
 }
 
 /* Pages of all units of @chunk were mapped. */
-static void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start, int page_end)
+static void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
+				 int page_end)
 {
-	unsigned long start = chunk->base_addr - pcpu_base_addr + PFN_PHYS(page_start);
+	unsigned long offset = chunk->base_addr - pcpu_base_addr;
+	unsigned long start = offset + PFN_PHYS(page_start);
 
 	arch_local_percpu_map(start, start + PFN_PHYS(page_end - page_start));
 }
 
-/* That many flushes, each of which waits for all CPUs, are worth more than what they spare. */
+/*
+ * That many flushes, each of which waits for all CPUs, are worth more than what
+ * they spare.
+ */
 #define PCPU_LOCAL_MAX_FLUSHES	16
 
 /*
- * Pages of all units of @chunk were unmapped. The units are far apart: flush each, and the
- * local addresses, or all there is.
+ * Pages of all units of @chunk were unmapped. The units are far apart: flush
+ * each, and the local addresses, or all there is.
  */
-static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start, int page_end)
+static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start,
+			     int page_end)
 {
 	unsigned long size = PFN_PHYS(page_end - page_start);
 	unsigned long addr;
@@ -112,8 +163,8 @@ pcpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
 	dyn_size = max_t(size_t, dyn_size, PERCPU_DYNAMIC_EARLY_SIZE);
 	ai->static_size = static_size;
 	ai->reserved_size = reserved_size;
-	ai->unit_size = max_t(size_t, PFN_ALIGN(static_size + reserved_size + dyn_size),
-			      PCPU_MIN_UNIT_SIZE);
+	ai->unit_size = PFN_ALIGN(static_size + reserved_size + dyn_size);
+	ai->unit_size = max_t(size_t, ai->unit_size, PCPU_MIN_UNIT_SIZE);
 	ai->dyn_size = ai->unit_size - static_size - reserved_size;
 	ai->atom_size = PAGE_SIZE;
 	ai->alloc_size = ai->unit_size;
@@ -130,9 +181,13 @@ pcpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
 	return ai;
 }
 
-/* Allocate the first chunk's unit of @cpu, map it at @addr and copy the static data. */
-static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai, unsigned int cpu,
-				       unsigned long addr, struct page **pages,
+/*
+ * Allocate the first chunk's unit of @cpu, map it at @addr and copy the static
+ * data.
+ */
+static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai,
+				       unsigned int cpu, unsigned long addr,
+				       struct page **pages,
 				       pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	int i, nr_pages = ai->unit_size >> PAGE_SHIFT;
@@ -148,10 +203,13 @@ static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai, unsigne
 		pcpu_populate_pte(addr + PFN_PHYS(i));
 	}
 
-	/* The tables are there: it can only fail if something else is mapped. */
+	/*
+	 * The tables are there: it can only fail if something else is mapped.
+	 */
 	if (__pcpu_map_pages(addr, pages, nr_pages))
 		panic("percpu: CPU %u's area is taken\n", cpu);
 	flush_cache_vmap_early(addr, addr + ai->unit_size);
+	kasan_populate_early_vm_area_shadow((void *)addr, ai->unit_size);
 
 	memcpy((void *)addr, __per_cpu_load, ai->static_size);
 	return 0;
@@ -166,8 +224,8 @@ static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai, unsigne
  * To be called before other ways to set up the first chunk.
  *
  * Context: early boot, on one CPU; allocates from memblock.
- * Return: 0, or -ENODEV if there is no local map, for reasons that the architecture has
- * said: nothing has happened then.
+ * Return: 0, or -ENODEV if there is no local map, for reasons that the
+ * architecture has said: nothing has happened then.
  */
 int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 				  pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
@@ -178,7 +236,8 @@ int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 	int group;
 
 	if (pcpu_chosen_fc != PCPU_FC_AUTO) {
-		pr_info("no local map: percpu_alloc=%s\n", pcpu_fc_names[pcpu_chosen_fc]);
+		pr_info("no local map: percpu_alloc=%s\n",
+			pcpu_fc_names[pcpu_chosen_fc]);
 		return -ENODEV;
 	}
 
@@ -200,12 +259,13 @@ int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 
 	for (group = 0; group < ai->nr_groups; group++) {
 		struct pcpu_group_info *gi = &ai->groups[group];
+		unsigned int cpu = gi->cpu_map[0];
+		unsigned long area;
 
 		gi->base_offset = group * pcpu_local_space.stride;
-		if (pcpu_local_map_first(ai, gi->cpu_map[0],
-					 pcpu_local_space.areas + gi->base_offset,
-					 pages, cpu_to_nd_fn))
-			panic("percpu: no memory for the area of CPU %u\n", gi->cpu_map[0]);
+		area = pcpu_local_space.areas + gi->base_offset;
+		if (pcpu_local_map_first(ai, cpu, area, pages, cpu_to_nd_fn))
+			panic("percpu: no memory for the area of CPU %u\n", cpu);
 	}
 
 	arch_local_percpu_map(0, ai->unit_size);

@@ -31,6 +31,7 @@ struct local_percpu_space {
 
 int arch_local_percpu_init(struct local_percpu_space *space, unsigned int nr_units);
 void arch_local_percpu_map(unsigned long start, unsigned long end);
+bool arch_local_percpu_contains(unsigned long addr);
 
 int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 			   pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn);
@@ -41,6 +42,11 @@ static inline int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 					 pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	return -ENODEV;
+}
+
+static inline bool arch_local_percpu_contains(unsigned long addr)
+{
+	return false;
 }
 
 #endif /* CONFIG_HAVE_LOCAL_PER_CPU_MAP */

@@ -413,6 +413,17 @@ void arch_local_percpu_map(unsigned long start, unsigned long end)
 	}
 }
 
+/**
+ * arch_local_percpu_contains() - is this an address where an area may be?
+ * @addr: any address
+ *
+ * Context: any, also before there are areas.
+ */
+bool arch_local_percpu_contains(unsigned long addr)
+{
+	return addr >= PERCPU_AREAS_START && addr < PERCPU_AREAS_END;
+}
+
 /* The tables in use */
 
 /**
