@@ -853,6 +853,38 @@ TEST(load_exclusive_of_private_file_sees_later_changes)
 }
 
 /* Pages 0 and 1 exist before the fork, 2 and 3 do not. */
+/*
+ * Pages that may be freed are clean, and their access flag is clear: without an access flag
+ * in hardware every read of them takes a fault.
+ */
+TEST(load_exclusive_of_freeable_memory_stays_a_read)
+{
+	static struct vmstat first, last;
+	const struct access *a;
+	const int pages = 16;
+	long i, lazy;
+	char *p;
+
+	for_each_sample(a) {
+		if (a->class != ACCESS_EXCLUSIVE_LOAD)
+			continue;
+		p = map_pages(pages, RW);
+		memset(p, 1, pages * page_size());
+		if (madvise(p, pages * page_size(), MADV_FREE))
+			SKIP(return, "no MADV_FREE");
+		lazy = smaps_kib(p, pages * page_size(), "LazyFree");
+		vmstat_read(&first);
+		for (i = 0; i < pages; i++)
+			a->run(p + i * page_size());
+		vmstat_read(&last);
+		CHECK_LT(a, 0, lazy);
+		CHECK_EQ(a, lazy, smaps_kib(p, pages * page_size(), "LazyFree"));
+		if (vmstat_get(&last, "exclusive_write_fault") != VMSTAT_ABSENT)
+			CHECK_EQ(a, 0, vmstat_delta(&first, &last, "exclusive_write_fault"));
+		unmap_pages(p, pages);
+	}
+}
+
 TEST(fork_keeps_parent_and_child_apart)
 {
 	unsigned char initial[16];

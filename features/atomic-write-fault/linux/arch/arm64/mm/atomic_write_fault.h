@@ -13,32 +13,22 @@
 #ifdef CONFIG_ARM64_ATOMIC_WRITE_FAULT
 
 #include <linux/jump_label.h>
-#include <linux/mmdebug.h>
 #include <linux/ptrace.h>
-#include <linux/sched.h>
 #include <linux/uaccess.h>
 
 #include <asm/asm-extable.h>
 #include <asm/insn-rmw.h>
 
-/*
- * At most one of them is enabled: the first where user memory can be read with
- * one load, the second where that takes a change of TTBR0 (software PAN), none if
- * the feature is off.
- */
 DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_key);
-DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_sw_pan_key);
 
 vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 				  unsigned long addr, unsigned int flags,
 				  struct pt_regs *regs, u32 insn);
-vm_fault_t arm64_handle_rmw_fault_sw_pan(struct vm_area_struct *vma,
-					 unsigned long addr, unsigned int flags,
-					 struct pt_regs *regs);
 
 /*
  * Read the instruction that user space was executing; 0, which is UDF and no
- * read-modify-write, if that takes a fault. Page faults must be disabled.
+ * read-modify-write, if that takes a fault. A VMA or the mmap is locked, so the load
+ * must neither sleep nor have its own fault handled: page faults are disabled.
  *
  * The PC of a task whose data access faulted has just been fetched from, so it is
  * a user address: nobody chose it for this load, and it needs neither access_ok()
@@ -47,38 +37,21 @@ vm_fault_t arm64_handle_rmw_fault_sw_pan(struct vm_area_struct *vma,
  * check records in the kernel is cleared on the way back to user space, as after
  * any user access.
  */
-static __always_inline u32 __arm64_user_insn(struct pt_regs *regs)
+static __always_inline u32 arm64_user_insn(struct pt_regs *regs)
 {
 	__le32 insn;
 
+	pagefault_disable();
+	uaccess_ttbr0_enable();
 	asm volatile("1:	ldtr	%w[insn], [%[pc]]\n"
 		     "2:\n"
 		     _ASM_EXTABLE_UACCESS_ERR_ZERO(1b, 2b, wzr, %w[insn])
 		     : [insn] "=r" (insn)
 		     : [pc] "r" (regs->pc));
+	uaccess_ttbr0_disable();
+	pagefault_enable();
 
 	return le32_to_cpu(insn);
-}
-
-/*
- * Read it with a VMA or the mmap locked: the load must neither sleep nor have its
- * own fault handled, so page faults are disabled around it. do_page_fault() has
- * found them enabled, and only the task itself changes the count other than in
- * pairs; so it is set and not counted, which saves three of the dozen instructions
- * that a plain load pays.
- */
-static __always_inline u32 arm64_user_insn(struct pt_regs *regs)
-{
-	u32 insn;
-
-	VM_WARN_ON_ONCE(pagefault_disabled());
-	current->pagefault_disabled = 1;
-	barrier();
-	insn = __arm64_user_insn(regs);
-	barrier();
-	current->pagefault_disabled = 0;
-
-	return insn;
 }
 
 /* A user data fault that was reported as a read, in a VMA that can be written. */
@@ -112,18 +85,12 @@ arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int flags, unsigned long access,
 		      struct pt_regs *regs)
 {
-	if (static_branch_likely(&arm64_rmw_fault_key)) {
-		if (arm64_may_be_rmw_fault(vma, flags, access)) {
-			u32 insn = arm64_user_insn(regs);
+	if (static_branch_likely(&arm64_rmw_fault_key) &&
+	    arm64_may_be_rmw_fault(vma, flags, access)) {
+		u32 insn = arm64_user_insn(regs);
 
-			if (unlikely(aarch64_insn_may_be_rmw(insn)))
-				return arm64_handle_rmw_fault(vma, addr, flags,
-							      regs, insn);
-		}
-	} else if (static_branch_unlikely(&arm64_rmw_fault_sw_pan_key)) {
-		if (arm64_may_be_rmw_fault(vma, flags, access))
-			return arm64_handle_rmw_fault_sw_pan(vma, addr, flags,
-							     regs);
+		if (unlikely(aarch64_insn_may_be_rmw(insn)))
+			return arm64_handle_rmw_fault(vma, addr, flags, regs, insn);
 	}
 
 	return handle_mm_fault(vma, addr, flags, regs);
