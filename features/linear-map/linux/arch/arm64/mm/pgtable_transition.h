@@ -4,6 +4,8 @@
 
 #include <linux/types.h>
 
+const char *pgtable_group_error(const void *entry, u64 new, unsigned int shift);
+
 /* For KUnit, which puts a stub in its place. */
 void report_pgtable_transition(const void *entry, u64 old, u64 new, unsigned int shift,
 			       const char *error);

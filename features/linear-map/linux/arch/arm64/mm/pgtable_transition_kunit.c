@@ -10,8 +10,11 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pgtable.h>
+#include <linux/string.h>
 
+#include <asm/bbml2.h>
 #include <asm/pgtable-transition.h>
+#include <asm/tlbflush.h>
 
 #include "pgtable_transition.h"
 
@@ -111,37 +114,256 @@ static void tables_are_not_exchanged(struct kunit *test)
 	KUNIT_EXPECT_NULL(test, error(a, a | PMD_TABLE_PXN, PMD_SHIFT, true));
 }
 
+/* NSTable changes the address space of what is below; APTable takes permissions away. */
+#define TABLE_NS	BIT_ULL(63)
+#define TABLE_RO	BIT_ULL(62)
+
+static void attributes_of_a_table_count(struct kunit *test)
+{
+	pte_t *table = (pte_t *)get_zeroed_page(GFP_KERNEL);
+	unsigned long pfn = round_down(PFN_A, PTRS_PER_PTE);
+	u64 block = page(pfn, PAGE_KERNEL) & ~PTE_TABLE_BIT;
+	u64 executable = page(pfn, PAGE_KERNEL_ROX) & ~PTE_TABLE_BIT;
+	u64 entry = __phys_to_pte_val(__pa(table)) | PMD_TYPE_TABLE | PMD_TABLE_UXN;
+	unsigned int i;
+
+	KUNIT_ASSERT_NOT_NULL(test, table);
+	KUNIT_EXPECT_NULL(test, error(entry, entry | TABLE_RO, PMD_SHIFT, false));
+	KUNIT_EXPECT_NOT_NULL(test, error(entry, entry | TABLE_NS, PMD_SHIFT, true));
+
+	/* What is taken away from all of the table was not there in the block. */
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(table[i], pfn_pte(pfn + i, PAGE_KERNEL));
+	KUNIT_EXPECT_NULL(test, error(block, entry | PMD_TABLE_PXN, PMD_SHIFT, true));
+	KUNIT_EXPECT_NOT_NULL(test, error(block, entry | TABLE_RO, PMD_SHIFT, true));
+	KUNIT_EXPECT_NOT_NULL(test, error(entry | TABLE_RO, block, PMD_SHIFT, true));
+	KUNIT_EXPECT_NOT_NULL(test, error(block, entry | TABLE_NS, PMD_SHIFT, true));
+
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(table[i], pfn_pte(pfn + i, PAGE_KERNEL_ROX));
+	KUNIT_EXPECT_NULL(test, error(executable, entry, PMD_SHIFT, true));
+	KUNIT_EXPECT_NULL(test, error(executable, entry | TABLE_RO, PMD_SHIFT, true));
+	KUNIT_EXPECT_NOT_NULL(test, error(executable, entry | PMD_TABLE_PXN, PMD_SHIFT, true));
+	free_page((unsigned long)table);
+}
+
+/* What the base kernel lets pass is legal; the other way round it need not be. */
+static void agrees_with_what_the_kernel_calls_safe(struct kunit *test)
+{
+	const u64 entries[] = {
+		page(PFN_A, PAGE_KERNEL),
+		page(PFN_A, PAGE_KERNEL_RO),
+		page(PFN_A, PAGE_KERNEL_ROX),
+		page(PFN_A, PAGE_KERNEL_EXEC),
+		page(PFN_A, pgprot_tagged(PAGE_KERNEL)),
+		page(PFN_A, pgprot_device(PAGE_KERNEL)),
+		page(PFN_A, pgprot_writecombine(PAGE_KERNEL)),
+		page(PFN_A, PAGE_KERNEL) ^ PTE_NG,
+		page(PFN_A, PAGE_KERNEL) | PTE_CONT,
+		page(PFN_A, PAGE_KERNEL_RO) | PTE_CONT,
+		page(PFN_A, PAGE_KERNEL) & ~PTE_AF,
+		page(PFN_A, PAGE_KERNEL) & ~PTE_SHARED,
+		page(PFN_A, PAGE_KERNEL) | PTE_SPECIAL,
+		page(PFN_B, PAGE_KERNEL),
+		page(PFN_B, PAGE_KERNEL_RO),
+	};
+	unsigned int i, j, safe = 0;
+
+	for (i = 0; i < ARRAY_SIZE(entries); i++) {
+		for (j = 0; j < ARRAY_SIZE(entries); j++) {
+			if (!pgattr_change_is_safe(entries[i], entries[j]))
+				continue;
+			safe += i != j;
+			KUNIT_EXPECT_NULL_MSG(test,
+					      error(entries[i], entries[j], PAGE_SHIFT, false),
+					      "%016llx -> %016llx", entries[i], entries[j]);
+		}
+	}
+	KUNIT_EXPECT_GT(test, safe, 10);
+
+	/* The access flag is no reason for break-before-make, and never was. */
+	KUNIT_EXPECT_FALSE(test, pgattr_change_is_safe(entries[0], entries[10]));
+	KUNIT_EXPECT_NULL(test, error(entries[0], entries[10], PAGE_SHIFT, false));
+	/* With BBM level 2 the entries of a contiguous range may change one by one. */
+	KUNIT_EXPECT_FALSE(test, pgattr_change_is_safe(entries[8], entries[9]));
+	KUNIT_EXPECT_NULL(test, error(entries[8], entries[9], PAGE_SHIFT, true));
+}
+
 static unsigned int reported;
+static const char *last_error;
 
 static void count_report(const void *entry, u64 old, u64 new, unsigned int shift,
 			 const char *error)
 {
 	reported++;
+	last_error = error;
 }
 
-/* Break-before-make left out on purpose: the functions that write entries notice. */
-static void violations_trip(struct kunit *test)
+/* A table that no CPU uses, and reports that are counted. NULL: the test was skipped. */
+static pte_t *start_counting(struct kunit *test)
 {
 	pte_t *table;
-	pmd_t *pmdp;
 
 	if (!static_key_enabled(&pgtable_transition_key))
 		kunit_skip(test, "pgtable_transition_check=on was not given");
 
 	table = (pte_t *)get_zeroed_page(GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, table);
-	pmdp = (pmd_t *)table + 8;
 	kunit_activate_static_stub(test, report_pgtable_transition, count_report);
 	reported = 0;
+	last_error = NULL;
 
-	/* With break-before-make it is legal, */
+	return table;
+}
+
+static void invalidate(const pte_t *table)
+{
+	flush_tlb_kernel_range((unsigned long)table, (unsigned long)table + PAGE_SIZE);
+}
+
+static void stop_counting(struct kunit *test, pte_t *table)
+{
+	invalidate(table);
+	kunit_deactivate_static_stub(test, report_pgtable_transition);
+	free_page((unsigned long)table);
+}
+
+/* So many violations were reported until now, and the last one says this. */
+static void expect_report(struct kunit *test, unsigned int nr, const char *text)
+{
+	KUNIT_EXPECT_EQ(test, reported, nr);
+	KUNIT_EXPECT_NOT_NULL_MSG(test, strstr(last_error ?: "", text), "%s instead of %s",
+				  last_error ?: "nothing", text);
+}
+
+/* Break and make without an invalidation is no better than no break at all. */
+static void make_needs_an_invalidation(struct kunit *test)
+{
+	pte_t *table = start_counting(test);
+	pmd_t *pmdp = (pmd_t *)table + 8;
+	u64 prot = PROT_SECT_NORMAL;
+
 	__set_pte(table, pfn_pte(PFN_A, PAGE_KERNEL));
 	__set_pte(table, __pte(0));
+	invalidate(table);
 	__set_pte(table, pfn_pte(PFN_B, PAGE_KERNEL));
 	KUNIT_EXPECT_EQ(test, reported, 0);
 
-	/* without it is not. */
+	__set_pte(table, __pte(0));
 	__set_pte(table, pfn_pte(PFN_A, PAGE_KERNEL));
+	expect_report(test, 1, "before the TLB was invalidated");
+
+	__ptep_get_and_clear(&init_mm, 0, table);
+	__set_pte(table, pfn_pte(PFN_B, PAGE_KERNEL));
+	expect_report(test, 2, "before the TLB was invalidated");
+
+	/* What needs no break needs no invalidation after one: KFENCE does it. */
+	__set_pte(table, __pte(0));
+	__set_pte(table, pfn_pte(PFN_B, PAGE_KERNEL_RO));
+	KUNIT_EXPECT_EQ(test, reported, 2);
+
+	set_pmd(pmdp, __pmd((PFN_A << PAGE_SHIFT) | prot));
+	pmd_clear(pmdp);
+	set_pmd(pmdp, __pmd((PFN_B << PAGE_SHIFT) | prot));
+	expect_report(test, 3, "before the TLB was invalidated");
+
+	/* A block may not become a table with other contents, either. */
+	pmd_clear(pmdp);
+	set_pmd(pmdp, __pmd(__phys_to_pmd_val(__pa(table)) | PMD_TYPE_TABLE | PMD_TABLE_UXN));
+	expect_report(test, 4, "before the TLB was invalidated");
+	stop_counting(test, table);
+}
+
+#define CONT_KERNEL	__pgprot(pgprot_val(PAGE_KERNEL) | PTE_CONT)
+#define CONT_KERNEL_RO	__pgprot(pgprot_val(PAGE_KERNEL_RO) | PTE_CONT)
+
+static void make_contiguous(pte_t *first, unsigned long pfn, pgprot_t prot)
+{
+	unsigned int i;
+
+	for (i = 0; i < CONT_PTES; i++)
+		__set_pte(first + i, pfn_pte(pfn + i, prot));
+}
+
+static void contiguous_ranges_are_aligned(struct kunit *test)
+{
+	unsigned long pfn = round_down(PFN_A, CONT_PTES * CONT_PMDS * PTRS_PER_PTE), i;
+	pte_t *table = start_counting(test);
+	pmd_t *pmdp = (pmd_t *)table + CONT_PMDS;
+	u64 prot = PROT_SECT_NORMAL | PMD_SECT_CONT;
+
+	make_contiguous(table + CONT_PTES, pfn, CONT_KERNEL);
+	KUNIT_EXPECT_EQ(test, reported, 0);
+	make_contiguous(table + 2 * CONT_PTES, pfn + 1, CONT_KERNEL);
+	expect_report(test, CONT_PTES, "not aligned");
+
+	/* As the linear map would be with 64 KiB pages and memory at an odd GiB. */
+	reported = 0;
+	memset(table, 0, PAGE_SIZE);
+	for (i = 0; i < CONT_PMDS; i++)
+		set_pmd(pmdp + i, __pmd(((pfn << PAGE_SHIFT) + i * PMD_SIZE) | prot));
+	KUNIT_EXPECT_EQ(test, reported, 0);
+	memset(table, 0, PAGE_SIZE);
+	for (i = 0; i < CONT_PMDS; i++)
+		set_pmd(pmdp + i, __pmd(((pfn << PAGE_SHIFT) + (i + 2) * PMD_SIZE) | prot));
+	expect_report(test, CONT_PMDS, "not aligned");
+	stop_counting(test, table);
+}
+
+static void contiguous_ranges_are_consistent(struct kunit *test)
+{
+	unsigned long pfn = round_down(PFN_A, CONT_PTES);
+	pte_t *table = start_counting(test), *first = table + CONT_PTES;
+
+	if (!cpu_has_bbml2_noabort()) {
+		stop_counting(test, table);
+		kunit_skip(test, "contiguous ranges do not change live on this CPU");
+	}
+
+	make_contiguous(first, pfn, CONT_KERNEL);
+	make_contiguous(first, pfn, CONT_KERNEL_RO);
+	make_contiguous(first, pfn, PAGE_KERNEL_RO);
+	make_contiguous(first, pfn, CONT_KERNEL_RO);
+	KUNIT_EXPECT_EQ(test, reported, 0);
+
+	/* One entry has another permission, and the range is left so. */
+	__set_pte(first + 5, pfn_pte(pfn + 5, CONT_KERNEL));
+	expect_report(test, 1, "disagree");
+	invalidate(table);
+	expect_report(test, 2, "half written");
+
+	/* One entry is no longer contiguous. */
+	make_contiguous(first, pfn, CONT_KERNEL_RO);
+	__set_pte(first + 5, pfn_pte(pfn + 5, PAGE_KERNEL_RO));
+	expect_report(test, 3, "only a part");
+	invalidate(table);
+	expect_report(test, 4, "half written");
+
+	/* One is missing, which shows when the last one is written. */
+	memset(table, 0, PAGE_SIZE);
+	make_contiguous(first, pfn, CONT_KERNEL);
+	WRITE_ONCE(first[3], __pte(0));
+	WRITE_ONCE(first[CONT_PTES - 1], __pte(0));
+	__set_pte(first + CONT_PTES - 1, pfn_pte(pfn + CONT_PTES - 1, CONT_KERNEL));
+	expect_report(test, 5, "disagree");
+
+	/* The first half alone is changed; then something else. */
+	memset(table, 0, PAGE_SIZE);
+	make_contiguous(first, pfn, CONT_KERNEL);
+	__set_pte(first, pfn_pte(pfn, CONT_KERNEL_RO));
+	__set_pte(table, pfn_pte(PFN_B, PAGE_KERNEL));
+	expect_report(test, 6, "half written");
+	stop_counting(test, table);
+}
+
+/* Break-before-make left out on purpose: the functions that write entries notice. */
+static void violations_trip(struct kunit *test)
+{
+	pte_t *table = start_counting(test);
+	pmd_t *pmdp = (pmd_t *)table + 8;
+
+	__set_pte(table, pfn_pte(PFN_A, PAGE_KERNEL));
+	__set_pte(table, pfn_pte(PFN_B, PAGE_KERNEL));
 	KUNIT_EXPECT_EQ(test, reported, 1);
 
 	set_pmd(pmdp, __pmd((PFN_A << PAGE_SHIFT) | PROT_SECT_NORMAL));
@@ -153,8 +375,7 @@ static void violations_trip(struct kunit *test)
 	__set_pte(table + 1, pfn_pte(PFN_B, PAGE_SHARED));
 	KUNIT_EXPECT_EQ(test, reported, 2);
 
-	kunit_deactivate_static_stub(test, report_pgtable_transition);
-	free_page((unsigned long)table);
+	stop_counting(test, table);
 }
 
 static struct kunit_case pgtable_transition_cases[] = {
@@ -164,7 +385,12 @@ static struct kunit_case pgtable_transition_cases[] = {
 	KUNIT_CASE(contiguous_bit_needs_level_2),
 	KUNIT_CASE(block_and_table_must_agree),
 	KUNIT_CASE(tables_are_not_exchanged),
+	KUNIT_CASE(attributes_of_a_table_count),
+	KUNIT_CASE(agrees_with_what_the_kernel_calls_safe),
 	KUNIT_CASE(violations_trip),
+	KUNIT_CASE(make_needs_an_invalidation),
+	KUNIT_CASE(contiguous_ranges_are_aligned),
+	KUNIT_CASE(contiguous_ranges_are_consistent),
 	{}
 };
 
