@@ -44,6 +44,7 @@
 #include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/proc_fs.h>
+#include <linux/rcupdate.h>
 #include <linux/seq_file.h>
 #include <linux/set_memory.h>
 #include <linux/vmalloc.h>
@@ -85,6 +86,25 @@ unsigned long leaf_bytes(enum leaf_size size)
 	};
 
 	return bytes[size];
+}
+
+/**
+ * leaf_is_aligned() - may a leaf of a size begin at an address?
+ * @size: the size of leaf
+ * @start: the virtual address
+ * @pa: the physical address that it maps
+ *
+ * Both have to be aligned. An entry of a contiguous range has bits for an output address
+ * that is not, but a TLB that holds the range as one entry may take these bits from the
+ * virtual address. With 64 KiB pages the two addresses of
+ * the linear map are congruent modulo PMD_SIZE only (see ARM64_MEMSTART_SHIFT), and the
+ * contiguous range of blocks is 32 times as large.
+ *
+ * Return: true if it may.
+ */
+bool leaf_is_aligned(enum leaf_size size, unsigned long start, phys_addr_t pa)
+{
+	return IS_ALIGNED(start | pa, leaf_bytes(size));
 }
 
 /* How many entries a leaf has: one, or those of a contiguous range. */
@@ -130,8 +150,9 @@ static pteval_t piece_desc(pteval_t desc, enum leaf_size size, int n)
  *
  * Context: any; takes no lock. What was found stays true while the caller holds
  *	    split_lock, or owns all that the leaf maps and holds linear_map_fold_sem.
- *	    A table that is passed may be folded away meanwhile, unless the caller holds
- *	    linear_map_fold_sem or has interrupts off.
+ *	    A table that is passed may be folded away and freed meanwhile, unless the
+ *	    caller holds linear_map_fold_sem, is in an RCU read-side critical section, or
+ *	    looks at memory where nothing folds.
  * Return: true if there is one.
  */
 bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf)
@@ -226,6 +247,8 @@ void set_kernel_leaf(enum leaf_size size, void *entry, pteval_t desc)
 	unsigned int i, nr = leaf_entries(size);
 	pmd_t *pmdp = entry;
 	pte_t *ptep = entry;
+
+	KUNIT_STATIC_STUB_REDIRECT(set_kernel_leaf, size, entry, desc);
 
 	switch (size) {
 	case LEAF_PUD:
@@ -344,7 +367,54 @@ struct ptdesc *alloc_split_table(gfp_t gfp)
 	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
 }
 
-static int split_leaf(unsigned long addr, gfp_t gfp)
+/**
+ * struct desc_change - what a change of permissions does to a descriptor
+ * @set: bits to set
+ * @clear: bits to clear
+ */
+struct desc_change {
+	u64 set;
+	u64 clear;
+};
+
+/*
+ * Set and clear bits of a descriptor. A leaf that is made invalid keeps its other bits,
+ * and is marked as present so that a walker does not take a block for a table; the
+ * mark's bit is the not-global bit of valid entries.
+ */
+static pteval_t change_desc(pteval_t desc, const struct desc_change *change)
+{
+	bool was_valid = desc & PTE_VALID;
+
+	desc = (desc & ~change->clear) | change->set;
+	if (was_valid && !(desc & PTE_VALID))
+		desc |= PTE_PRESENT_INVALID;
+	else if (!was_valid && (desc & PTE_VALID))
+		desc = (desc & ~PTE_NG) | PTE_MAYBE_NG;
+
+	return desc;
+}
+
+static unsigned long leaf_end(const struct kernel_leaf *leaf)
+{
+	return leaf->start + leaf_bytes(leaf->size);
+}
+
+static bool leaf_crosses(const struct kernel_leaf *leaf, unsigned long boundary)
+{
+	return leaf->start < boundary && boundary < leaf_end(leaf);
+}
+
+/*
+ * Split the leaf that maps an address until it does not cross a boundary; or not at all
+ * if @change, which may be NULL, leaves it as it is.
+ *
+ * Whether there is something to split is decided under the lock. Another task may be
+ * splitting the same contiguous range, entry by entry: without the lock an entry at the
+ * boundary may look like a page while the ones behind it still belong to the range.
+ */
+static int split_at(unsigned long addr, unsigned long boundary,
+		    const struct desc_change *change, gfp_t gfp)
 {
 	struct kernel_leaf leaf;
 	struct ptdesc *spare = NULL;
@@ -356,7 +426,9 @@ static int split_leaf(unsigned long addr, gfp_t gfp)
 			ret = -EINVAL;
 			break;
 		}
-		if (leaf.start == addr)
+		if (!leaf_crosses(&leaf, boundary))
+			break;
+		if (change && change_desc(leaf.desc, change) == leaf.desc)
 			break;
 		if (!may_split()) {
 			ret = -EINVAL;
@@ -401,62 +473,31 @@ static int split_leaf(unsigned long addr, gfp_t gfp)
  */
 int split_kernel_leaf(unsigned long addr)
 {
-	return split_leaf(addr, GFP_PGTABLE_KERNEL);
+	return split_at(addr, addr, NULL, GFP_PGTABLE_KERNEL);
 }
 
 /* Changing permissions */
 
 /*
- * Set and clear bits of a descriptor. A leaf that is made invalid keeps its other bits,
- * and is marked as present so that a walker does not take a block for a table; the
- * mark's bit is the not-global bit of valid entries.
+ * Split at both ends of a range, where the leaf there would change. What comes after the
+ * range may be unmapped, so the end is looked at from inside.
+ *
+ * The lock may be dropped between the two. A leaf that crosses the start and need not
+ * change is not changed later either: its other part has another owner, who first splits
+ * it where his part ends.
  */
-static pteval_t change_desc(pteval_t desc, u64 set, u64 clear)
+static int split_ends(unsigned long start, unsigned long end, const struct desc_change *change)
 {
-	bool was_valid = desc & PTE_VALID;
-
-	desc = (desc & ~clear) | set;
-	if (was_valid && !(desc & PTE_VALID))
-		desc |= PTE_PRESENT_INVALID;
-	else if (!was_valid && (desc & PTE_VALID))
-		desc = (desc & ~PTE_NG) | PTE_MAYBE_NG;
-
-	return desc;
-}
-
-/* Split the leaf that contains an address so that one starts there, if it would change. */
-static int split_for_change(unsigned long addr, u64 set, u64 clear)
-{
-	struct kernel_leaf leaf;
-
-	if (!find_kernel_leaf(addr, &leaf))
-		return -EINVAL;
-	if (leaf.start == addr || change_desc(leaf.desc, set, clear) == leaf.desc)
-		return 0;
-
-	return split_kernel_leaf(addr);
-}
-
-/* Split at both ends of a range, where the leaf there would change. */
-static int split_ends(unsigned long start, unsigned long end, u64 set, u64 clear)
-{
-	struct kernel_leaf leaf;
 	int ret;
 
 	if (start >= end)
 		return 0;
 
-	ret = split_for_change(start, set, clear);
+	ret = split_at(start, start, change, GFP_PGTABLE_KERNEL);
 	if (ret)
 		return ret;
 
-	/* What comes after the range may be unmapped; what is in it may not cross. */
-	if (!find_kernel_leaf(end - 1, &leaf))
-		return -EINVAL;
-	if (leaf.start + leaf_bytes(leaf.size) == end)
-		return 0;
-
-	return split_for_change(end, set, clear);
+	return split_at(end - 1, end, change, GFP_PGTABLE_KERNEL);
 }
 
 /*
@@ -465,8 +506,8 @@ static int split_ends(unsigned long start, unsigned long end, u64 set, u64 clear
  * All of the changes are of permissions, between invalid and valid included, and need
  * no break-before-make.
  */
-static int change_leaves(unsigned long start, unsigned long end, u64 set, u64 clear,
-			 bool *was_valid)
+static int change_leaves(unsigned long start, unsigned long end,
+			 const struct desc_change *change, bool *was_valid)
 {
 	struct kernel_leaf leaf;
 	unsigned long addr, next;
@@ -477,8 +518,8 @@ static int change_leaves(unsigned long start, unsigned long end, u64 set, u64 cl
 		if (WARN_ON_ONCE(!find_kernel_leaf(addr, &leaf)))
 			return -EINVAL;
 
-		next = leaf.start + leaf_bytes(leaf.size);
-		desc = change_desc(leaf.desc, set, clear);
+		next = leaf_end(&leaf);
+		desc = change_desc(leaf.desc, change);
 		if (desc == leaf.desc)
 			continue;
 		if (WARN_ON_ONCE(leaf.start < start || next > end))
@@ -498,7 +539,7 @@ static bool range_is_mapped(unsigned long start, unsigned long end)
 	struct kernel_leaf leaf;
 	unsigned long addr;
 
-	for (addr = start; addr < end; addr = leaf.start + leaf_bytes(leaf.size))
+	for (addr = start; addr < end; addr = leaf_end(&leaf))
 		if (!find_kernel_leaf(addr, &leaf))
 			return false;
 
@@ -517,11 +558,12 @@ static void fold_later(unsigned long start, unsigned long end)
 }
 
 /* Change what is not part of larger leaves and is not folded meanwhile. */
-static int change_atomic(unsigned long start, unsigned long size, u64 set, u64 clear)
+static int change_atomic(unsigned long start, unsigned long size,
+			 const struct desc_change *change)
 {
 	bool was_valid = false;
 
-	return change_leaves(start, start + size, set, clear, &was_valid);
+	return change_leaves(start, start + size, change, &was_valid);
 }
 
 /**
@@ -538,8 +580,12 @@ static int change_atomic(unsigned long start, unsigned long size, u64 set, u64 c
  */
 int linear_map_set_valid(unsigned long start, unsigned long size, bool valid)
 {
+	const struct desc_change change = {
+		.set = valid ? PTE_VALID : 0,
+		.clear = valid ? 0 : PTE_VALID,
+	};
 	unsigned long first = untagged(start);
-	int ret = change_atomic(first, size, valid ? PTE_VALID : 0, valid ? 0 : PTE_VALID);
+	int ret = change_atomic(first, size, &change);
 
 	flush_tlb_kernel_range(first, first + size);
 
@@ -547,21 +593,22 @@ int linear_map_set_valid(unsigned long start, unsigned long size, bool valid)
 }
 
 /* With linear_map_fold_sem held: change a range, or nothing of it. */
-static int change_range(unsigned long start, unsigned long end, u64 set, u64 clear)
+static int change_range(unsigned long start, unsigned long end,
+			const struct desc_change *change)
 {
 	bool was_valid = false;
 	int ret = -EINVAL;
 
 	if (range_is_mapped(start, end))
-		ret = split_ends(start, end, set, clear);
+		ret = split_ends(start, end, change);
 	if (!ret)
-		ret = change_leaves(start, end, set, clear, &was_valid);
-	if (ret || (set & PTE_WRITE))
+		ret = change_leaves(start, end, change, &was_valid);
+	if (ret || (change->set & PTE_WRITE))
 		fold_later(start, end);
 	/* Not made invalid before, for want of a table: nobody else invalidates it. */
-	if (was_valid && (set & PTE_VALID))
+	if (was_valid && (change->set & PTE_VALID))
 		flush_tlb_kernel_range(start, end);
-	trace_linear_map_change(start, end, set, clear, ret);
+	trace_linear_map_change(start, end, change->set, change->clear, ret);
 
 	return ret;
 }
@@ -584,11 +631,12 @@ static int change_range(unsigned long start, unsigned long end, u64 set, u64 cle
  */
 int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clear)
 {
+	const struct desc_change change = { .set = set, .clear = clear };
 	unsigned long first = untagged(start);
 	int ret;
 
 	if (linear_map_mode != LINEAR_MAP_LIVE)
-		return change_atomic(first, size, set, clear);
+		return change_atomic(first, size, &change);
 
 	/*
 	 * The image of a hibernating system is copied by one CPU with interrupts off,
@@ -601,11 +649,11 @@ int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clea
 
 		if (!find_kernel_leaf(first, &leaf))
 			return -EINVAL;
-		return change_atomic(leaf.start, max(size, leaf_bytes(leaf.size)), set, clear);
+		return change_atomic(leaf.start, max(size, leaf_bytes(leaf.size)), &change);
 	}
 
 	down_read(&linear_map_fold_sem);
-	ret = change_range(first, first + size, set, clear);
+	ret = change_range(first, first + size, &change);
 	up_read(&linear_map_fold_sem);
 
 	return ret;
@@ -653,6 +701,7 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 {
 	unsigned int first = (untagged(start) - untagged((unsigned long)area->addr)) >> PAGE_SHIFT;
 	unsigned int i, end = min(first + (unsigned int)(size >> PAGE_SHIFT), area->nr_pages);
+	const struct desc_change change = { .set = set, .clear = clear };
 	bool live = linear_map_mode == LINEAR_MAP_LIVE;
 	struct run run;
 	int ret = 0;
@@ -661,7 +710,7 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 		down_read(&linear_map_fold_sem);
 		for (i = first; i < end && !ret; ) {
 			i = next_run(area, i, end, &run);
-			ret = split_ends(run.start, run.end, set, clear);
+			ret = split_ends(run.start, run.end, &change);
 			if (ret)
 				fold_later(run.start, run.end);
 		}
@@ -671,7 +720,7 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 		bool was_valid = false;
 
 		i = next_run(area, i, end, &run);
-		ret = change_leaves(run.start, run.end, set, clear, &was_valid);
+		ret = change_leaves(run.start, run.end, &change, &was_valid);
 		flush_tlb_kernel_range(run.start, run.end);
 		if (set & PTE_WRITE)
 			fold_later(run.start, run.end);
@@ -684,35 +733,75 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 	return ret;
 }
 
-/**
- * set_area_direct_map() - set the linear alias of a vmalloc area to invalid or default
- * @area: an area with pages
- * @set_direct_map: set_direct_map_invalid_noflush() or set_direct_map_default_noflush()
- *
- * By runs, as linear_map_change_area() went: a leaf that was changed as a whole is given
- * back as a whole. Giving back splits nothing and so cannot fail: leaves that reach
- * beyond the run have the default already.
- *
- * Context: process context, may sleep.
- */
-void set_area_direct_map(const struct vm_struct *area,
-			 int (*set_direct_map)(struct page *page))
+/* Change those leaves of a run of pages that do not have the default. */
+static void change_not_default(const struct run *run, const struct desc_change *change)
 {
-	bool valid = set_direct_map == set_direct_map_default_noflush;
+	struct kernel_leaf leaf;
+	unsigned long addr, next;
+
+	for (addr = run->start; addr < run->end; addr = next) {
+		if (WARN_ON_ONCE(!find_kernel_leaf(addr, &leaf)))
+			return;
+		next = min(leaf_end(&leaf), run->end);
+		if (leaf.desc != linear_map_default_desc(leaf.start, leaf.size))
+			change_range(max(addr, leaf.start), next, change);
+	}
+}
+
+static void change_area_not_default(const struct vm_struct *area,
+				    const struct desc_change *change)
+{
+	bool live = linear_map_mode == LINEAR_MAP_LIVE;
 	unsigned int i;
 	struct run run;
 
 	if (!can_set_direct_map())
 		return;
 
+	if (live)
+		down_read(&linear_map_fold_sem);
 	for (i = 0; i < area->nr_pages; ) {
 		i = next_run(area, i, area->nr_pages, &run);
-		if (valid)
-			linear_map_change(run.start, run.end - run.start,
-					  PTE_VALID | PTE_WRITE, PTE_RDONLY);
-		else
-			linear_map_change(run.start, run.end - run.start, 0, PTE_VALID);
+		change_not_default(&run, change);
 	}
+	if (live)
+		up_read(&linear_map_fold_sem);
+}
+
+/**
+ * set_area_direct_map_invalid() - begin to give back the linear alias of a vmalloc area
+ * @area: an area with pages
+ *
+ * Only leaves whose permission was changed are made invalid: the others are as they
+ * should be, and much memory that is freed like this, data of modules for instance, was
+ * never protected. As only leaves with the default are folded, one with another
+ * permission maps nothing but memory of the area. So it is changed as a whole: nothing is
+ * split, and this cannot fail.
+ *
+ * Context: process context, may sleep. The caller does the TLB maintenance, and then
+ *	    calls set_area_direct_map_default().
+ */
+void set_area_direct_map_invalid(const struct vm_struct *area)
+{
+	const struct desc_change change = { .clear = PTE_VALID };
+
+	change_area_not_default(area, &change);
+}
+
+/**
+ * set_area_direct_map_default() - give the linear alias of a vmalloc area its default
+ * @area: an area for which set_area_direct_map_invalid() was called
+ *
+ * Context: process context, may sleep.
+ */
+void set_area_direct_map_default(const struct vm_struct *area)
+{
+	const struct desc_change change = {
+		.set = PTE_VALID | PTE_WRITE,
+		.clear = PTE_RDONLY,
+	};
+
+	change_area_not_default(area, &change);
 }
 
 /**
@@ -725,8 +814,18 @@ void set_area_direct_map(const struct vm_struct *area,
 bool linear_map_is_valid(unsigned long addr)
 {
 	struct kernel_leaf leaf;
+	bool valid;
 
-	return find_kernel_leaf(untagged(addr), &leaf) && (leaf.desc & PTE_VALID);
+	/*
+	 * The caller may be preemptible while the worker that folds is running, as
+	 * hibernation is when it counts the pages to save. A table that is folded away
+	 * is freed after a grace period.
+	 */
+	rcu_read_lock();
+	valid = find_kernel_leaf(untagged(addr), &leaf) && (leaf.desc & PTE_VALID);
+	rcu_read_unlock();
+
+	return valid;
 }
 
 #ifdef CONFIG_KFENCE
@@ -1053,15 +1152,13 @@ void linear_map_added(u64 start, u64 size)
 void linear_map_prepare_remove(unsigned long start, u64 size)
 {
 	unsigned long end = start + size;
-	struct kernel_leaf leaf;
 
 	/* The memory is offline already: it is too late to fail. */
 	if (linear_map_mode == LINEAR_MAP_LIVE) {
 		gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_NOFAIL;
 
-		WARN_ON_ONCE(split_leaf(start, gfp));
-		if (find_kernel_leaf(end, &leaf))
-			WARN_ON_ONCE(split_leaf(end, gfp));
+		WARN_ON_ONCE(split_at(start, start, NULL, gfp));
+		WARN_ON_ONCE(split_at(end - 1, end, NULL, gfp));
 	}
 
 	count_hotplug(start, size, -1);

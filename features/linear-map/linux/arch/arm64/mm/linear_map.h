@@ -70,6 +70,7 @@ int alloc_spare_tables(unsigned long nr);
 struct ptdesc *take_spare_table(void);
 void free_spare_tables(void);
 unsigned long leaf_bytes(enum leaf_size size);
+bool leaf_is_aligned(enum leaf_size size, unsigned long start, phys_addr_t pa);
 bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf);
 int split_kernel_leaf(unsigned long addr);
 void linear_map_count(enum leaf_size size, long bytes);

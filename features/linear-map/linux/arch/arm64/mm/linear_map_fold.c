@@ -18,6 +18,10 @@
  * too. So a leaf with another permission never reaches beyond the memory of its one
  * owner, and giving that back can never fail for want of a table.
  *
+ * A leaf is made only where both its addresses, virtual and physical, are aligned to its
+ * size. With 64 KiB pages they need not be for contiguous ranges of blocks, and then there
+ * are none.
+ *
  * Only tables from the page allocator are freed. What the boot code has painted with
  * smaller leaves than it might have is left as it is.
  *
@@ -211,7 +215,8 @@ static bool fold_table(enum leaf_size size, void *entry, void *table, unsigned l
 	enum leaf_size piece = size == LEAF_PUD ? LEAF_PMD : LEAF_PTE;
 	unsigned long end = start + leaf_bytes(size);
 
-	if (!table_is_ours(table) || is_pinned(start, end) || !is_boot_memory(start, end) ||
+	if (!leaf_is_aligned(size, start, __virt_to_phys(start)) || !table_is_ours(table) ||
+	    is_pinned(start, end) || !is_boot_memory(start, end) ||
 	    !all_default(piece, table, PTRS_PER_PTE, start))
 		return false;
 
@@ -238,7 +243,8 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 	enum leaf_size piece = size - 1;
 	unsigned int nr = leaf_bytes(size) / leaf_bytes(piece);
 
-	if (read_entry(piece, entry, 0) == desc || is_pinned(start, end) ||
+	if (!leaf_is_aligned(size, start, __virt_to_phys(start)) ||
+	    read_entry(piece, entry, 0) == desc || is_pinned(start, end) ||
 	    !is_boot_memory(start, end) || !all_default(piece, entry, nr, start))
 		return;
 

@@ -8,9 +8,12 @@
 #include <kunit/static_stub.h>
 #include <kunit/test.h>
 
+#include <linux/completion.h>
 #include <linux/cpu.h>
 #include <linux/gfp.h>
 #include <linux/kfence.h>
+#include <linux/kthread.h>
+#include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/prandom.h>
@@ -72,7 +75,11 @@ static void fold_all(const struct region *region)
 	linear_map_fold_enable(false);
 }
 
-/* Take memory, aligned to its size, that is mapped with leaves of at most @largest. */
+/*
+ * Take memory that is mapped with leaves of at most @largest. Its physical address is
+ * aligned to its size. Linear addresses are only known to be congruent to physical ones
+ * modulo the largest block of the painted map, which with 64 KiB pages is PMD_SIZE.
+ */
 static struct region *take_region(struct kunit *test, unsigned long size,
 				  enum leaf_size largest)
 {
@@ -91,7 +98,7 @@ static struct region *take_region(struct kunit *test, unsigned long size,
 		kunit_skip(test, "no %lu MiB of contiguous memory", size / SZ_1M);
 	region->start = (unsigned long)page_address(region->pages);
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, free_region, region), 0);
-	KUNIT_ASSERT_TRUE(test, IS_ALIGNED(region->start, size));
+	KUNIT_ASSERT_TRUE(test, IS_ALIGNED(region->start, min(size, PMD_SIZE)));
 
 	fold_all(region);
 
@@ -122,6 +129,44 @@ static void histogram(struct kunit *test, const struct region *region,
 	     addr = leaf.start + leaf_bytes(leaf.size)) {
 		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
 		count[leaf.size]++;
+	}
+}
+
+/* A TLB drops the low bits of both addresses of a leaf: they have to be 0 in both. */
+static void leaves_are_aligned_in_both_addresses(struct kunit *test)
+{
+	const unsigned long start = PAGE_OFFSET;
+	const phys_addr_t pa = 0;
+	enum leaf_size size;
+
+	for (size = LEAF_PTE; size < NR_LEAF_SIZES; size++) {
+		KUNIT_EXPECT_TRUE(test, leaf_is_aligned(size, start, pa));
+		KUNIT_EXPECT_FALSE(test, leaf_is_aligned(size, start, pa + leaf_bytes(size) / 2));
+		KUNIT_EXPECT_FALSE(test, leaf_is_aligned(size, start + leaf_bytes(size) / 2, pa));
+		/* Congruent is not enough. */
+		KUNIT_EXPECT_FALSE(test, leaf_is_aligned(size, start + leaf_bytes(size) / 2,
+							 pa + leaf_bytes(size) / 2));
+	}
+}
+
+/* No leaf of the linear map is larger than the alignment of its addresses allows. */
+static void painted_leaves_are_aligned(struct kunit *test)
+{
+	phys_addr_t start = PFN_PHYS(min_low_pfn), end = PFN_PHYS(max_pfn), pa;
+	unsigned long step = PMD_SIZE;
+	struct kernel_leaf leaf;
+
+	for (pa = ALIGN(start, step); pa < end; pa += step) {
+		unsigned long addr = __phys_to_virt(pa);
+
+		if (!find_kernel_leaf(addr, &leaf))
+			continue;
+		if (!leaf_is_aligned(leaf.size, leaf.start, __virt_to_phys(leaf.start))) {
+			KUNIT_FAIL(test, "leaf of %lu MiB at %lx maps %llx",
+				   leaf_bytes(leaf.size) / SZ_1M, leaf.start,
+				   (u64)__virt_to_phys(leaf.start));
+			return;
+		}
 	}
 }
 
@@ -365,6 +410,81 @@ static void one_page_takes_few_tables(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, after[LINEAR_MAP_SPLIT_PMD] - before[LINEAR_MAP_SPLIT_PMD], 1);
 }
 
+/* Two tasks that change neighbouring parts of one contiguous range. */
+struct neighbours {
+	struct completion half_split;
+	struct completion second_done;
+	unsigned long boundary;
+	void *boundary_entry;
+	bool waited;
+	int ret;
+};
+
+static struct neighbours neighbours;
+
+/* Write an entry as set_kernel_leaf() does, and stop when half of the range is split. */
+static void split_slowly(enum leaf_size size, void *entry, pteval_t desc)
+{
+	unsigned int i, nr = size == LEAF_CONT_PTE ? CONT_PTES : 1;
+
+	for (i = 0; i < nr; i++)
+		__set_pte((pte_t *)entry + i,
+			  pfn_pte(pte_pfn(__pte(desc)) + i, pte_pgprot(__pte(desc))));
+
+	if (entry == neighbours.boundary_entry && !neighbours.waited) {
+		neighbours.waited = true;
+		complete(&neighbours.half_split);
+		/* One that waits for this split to be complete will be late. */
+		wait_for_completion_timeout(&neighbours.second_done, msecs_to_jiffies(50));
+	}
+}
+
+static int change_second_half(void *data)
+{
+	if (wait_for_completion_timeout(&neighbours.half_split, 5 * HZ))
+		neighbours.ret = linear_map_change(neighbours.boundary, CONT_PTE_SIZE / 2,
+						   PTE_RDONLY, PTE_WRITE);
+	complete(&neighbours.second_done);
+
+	return 0;
+}
+
+static void neighbours_change_at_a_time(struct kunit *test)
+{
+	struct region *region = take_region(test, PMD_SIZE, LEAF_CONT_PTE);
+	struct task_struct *second;
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_ASSERT_EQ(test, leaf.size, LEAF_CONT_PTE);
+
+	memset(&neighbours, 0, sizeof(neighbours));
+	init_completion(&neighbours.half_split);
+	init_completion(&neighbours.second_done);
+	neighbours.boundary = region->start + CONT_PTE_SIZE / 2;
+	neighbours.boundary_entry = (pte_t *)leaf.entry + CONT_PTES / 2;
+	neighbours.ret = -ETIMEDOUT;
+
+	second = kthread_run(change_second_half, NULL, "linear_map_second");
+	KUNIT_ASSERT_FALSE(test, IS_ERR(second));
+	get_task_struct(second);
+
+	kunit_activate_static_stub(test, set_kernel_leaf, split_slowly);
+	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, CONT_PTE_SIZE / 2, PTE_RDONLY,
+						PTE_WRITE), 0);
+	kunit_deactivate_static_stub(test, set_kernel_leaf);
+	kthread_stop_put(second);
+
+	KUNIT_EXPECT_TRUE(test, neighbours.waited);
+	KUNIT_EXPECT_EQ(test, neighbours.ret, 0);
+	for (addr = region->start; addr < region->start + CONT_PTE_SIZE; addr += PAGE_SIZE) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_EXPECT_EQ(test, leaf.size, LEAF_PTE);
+		KUNIT_EXPECT_TRUE(test, leaf.desc & PTE_RDONLY);
+	}
+}
+
 static unsigned int tables_left;
 
 static struct ptdesc *alloc_few_tables(gfp_t gfp)
@@ -507,6 +627,89 @@ static void vmalloc_alias_is_protected(struct kunit *test)
 	put_page(last);
 }
 
+/* How many leaves were split until now. */
+static unsigned long splits(unsigned long *events)
+{
+	all_vm_events(events);
+
+	return events[LINEAR_MAP_SPLIT_CONT_PTE] + events[LINEAR_MAP_SPLIT_PMD] +
+	       events[LINEAR_MAP_SPLIT_CONT_PMD] + events[LINEAR_MAP_SPLIT_PUD];
+}
+
+/* Memory that vfree() gives back: one page of it was protected, the others never were. */
+static void vfree_splits_nothing(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
+	unsigned int nr = 4 * CONT_PTES, i, before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	unsigned long *events, split, middle = region->start + PMD_SIZE / 2;
+	struct page **pages;
+	void *area;
+
+	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, events);
+	pages = kcalloc(nr, sizeof(*pages), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+
+	/* In the middle of blocks; the area takes a reference to each, and the array. */
+	for (i = 0; i < nr; i++) {
+		pages[i] = virt_to_page((void *)middle) + 1 + i;
+		get_page(pages[i]);
+	}
+	area = vmap(pages, nr, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
+	if (!area) {
+		for (i = 0; i < nr; i++)
+			put_page(pages[i]);
+		kfree(pages);
+		KUNIT_FAIL_AND_ABORT(test, "no memory for an area");
+	}
+	set_vm_flush_reset_perms(area);
+
+	histogram(test, region, before);
+	split = splits(events);
+	vfree(area);
+	KUNIT_EXPECT_EQ(test, splits(events), split);
+	histogram(test, region, after);
+	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+	KUNIT_EXPECT_EQ(test, hardware_pa(middle), __virt_to_phys(middle));
+}
+
+/* Read-only pages among others are the only ones that vfree() has to change back. */
+static void vfree_gives_back_what_was_protected(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
+	unsigned long *events, split, page = region->start + 5 * PAGE_SIZE, addr;
+	unsigned int nr = 4 * CONT_PTES, i;
+	struct kernel_leaf leaf;
+	struct page **pages;
+	void *area;
+
+	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, events);
+	pages = kcalloc(nr, sizeof(*pages), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, pages);
+	for (i = 0; i < nr; i++) {
+		pages[i] = region->pages + i;
+		get_page(pages[i]);
+	}
+	area = vmap(pages, nr, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, area);
+	set_vm_flush_reset_perms(area);
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(page, 7 * PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
+	flush_tlb_kernel_range(page, page + 7 * PAGE_SIZE);
+	KUNIT_EXPECT_FALSE(test, can_write((void *)page));
+
+	split = splits(events);
+	vfree(area);
+	KUNIT_EXPECT_EQ(test, splits(events), split);
+	for (addr = region->start; addr < region->start + region->size;
+	     addr = leaf.start + leaf_bytes(leaf.size)) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_EXPECT_EQ(test, leaf.desc, linear_map_default_desc(leaf.start, leaf.size));
+	}
+	KUNIT_EXPECT_TRUE(test, can_write((void *)page));
+}
+
 static void secret_page_is_gone(struct kunit *test)
 {
 	struct page *pages, *page;
@@ -594,11 +797,16 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(allow_list),
 	KUNIT_CASE(image_alias_is_read_only),
 	KUNIT_CASE(vmalloc_alias_is_protected),
+	KUNIT_CASE(vfree_splits_nothing),
+	KUNIT_CASE(vfree_gives_back_what_was_protected),
 	KUNIT_CASE(secret_page_is_gone),
+	KUNIT_CASE(leaves_are_aligned_in_both_addresses),
+	KUNIT_CASE(painted_leaves_are_aligned),
 	KUNIT_CASE(blocks_change_as_blocks),
 	KUNIT_CASE(invalid_blocks_stay_leaves),
 	KUNIT_CASE(default_is_folded_back),
 	KUNIT_CASE(one_page_takes_few_tables),
+	KUNIT_CASE(neighbours_change_at_a_time),
 	KUNIT_CASE(failed_allocation_changes_nothing),
 	KUNIT_CASE(splits_only_at_the_ends),
 	KUNIT_CASE(leaf_start_needs_no_split),
