@@ -30,6 +30,7 @@ WRONG_COUNT = "counted_right"
 NOT_COUNTED = "stopped>0"
 TWO_INITIATORS = "initiators==1"
 ENDLESS = "seq<32"
+NEEDLESS_FAILURE = "assertion violated deaf"
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def verify(macros: str, cwd: Path, depth: int = DEPTH) -> Verdict:
         "STOP PAUSES=1 EARLY=0",
         "HOTPLUG PAUSES=1",
         "CRASH PAUSES=1",
+        "DEAF",
+        "DEAF PAUSE PAUSES=1 EARLY=0",
         "NMI LOCK",
         "NMI STOP PAUSES=1 EARLY=0",
         "NMI HOTPLUG PAUSES=1",
@@ -106,8 +109,10 @@ def test_protocol_holds(macros, tmp_path):
     [
         ("LOCK NO_GIVE_UP", DEADLOCK),
         ("STOP NO_GIVE_UP", DEADLOCK),
-        ("LOCK NO_BACK_OFF PAUSES=1 EARLY=0", ENDLESS),
-        ("STOP NO_BACK_OFF PAUSES=1 EARLY=0", ENDLESS),
+        ("LOCK NO_BACK_OFF PAUSES=1 EARLY=0", NEEDLESS_FAILURE),
+        ("STOP NO_BACK_OFF PAUSES=1 EARLY=0", NEEDLESS_FAILURE),
+        ("LOCK NO_BACK_OFF NO_FAILING PAUSES=1 EARLY=0", ENDLESS),
+        ("DEAF NO_FAILING PAUSES=1", ENDLESS),
         ("COUNTER", WRONG_COUNT),
         ("LEVEL_FLAG", WRONG_COUNT),
         ("NO_WAIT_FOR_LEAVING", NOT_COUNTED),

@@ -240,6 +240,7 @@ for kind in fail_page_alloc failslab; do
     echo 0 >$kind/verbose || exit
 done
 echo N >fail_page_alloc/ignore-gfp-highmem
+echo 0 >fail_cpu_pause/verbose || exit
 echo 0 >fail_page_alloc/min-order
 failed=0
 for nth in $(seq 1 STEP LAST); do
@@ -304,6 +305,93 @@ def test_failed_allocations_leave_folios_whole(machine, mode, size):
     assert resize(place, size, 0) == 0
     # A page that could not be restored became surplus, and goes when there is memory.
     assert_nothing_left(place)
+
+
+# The first, second, ... pause of a resize fails.
+FAIL_PAUSES = """
+cd /sys/kernel/debug/fail_cpu_pause
+echo 0 >verbose
+for nth in $(seq 12); do
+    echo $nth >space; echo 1 >times; echo 100 >probability
+    echo {number} >{pool}/nr_hugepages
+    echo 0 >probability
+    saved=$(cat {hvo}/bytes_saved)
+    test $((saved / 1024 % {freed})) = 0 || partial=$((partial + 1))
+    {after}
+done
+echo partial=$partial
+"""
+
+
+@pytest.mark.full
+def test_half_done_folios_count_as_optimized(machine):
+    """Pauses of one chunk of entries each fail in turn, in the middle of a folio too."""
+    place = machine(memory="2G", smp=2, append=on("pause"))
+    place.check("echo 1 >/sys/kernel/cpu_pause/limit_us")
+    number, pool = 4, CONTIGUOUS.pool
+    words = {"pool": pool, "hvo": HVO, "freed": CONTIGUOUS.pause}
+
+    # Each turn begins with all that it needs: no pause fails when it is given back.
+    after = f"echo 0 >{pool}/nr_hugepages; test $(cat {HVO}/bytes_saved) = 0 || exit"
+    script = FAIL_PAUSES.format(number=number, after=after, **words)
+    found = re.search(r"partial=(\d+)", place.check(script, timeout=300))
+    assert found
+    assert int(found[1]) > 1
+    assert read(place, f"{HVO}/not_optimized") > 1
+
+    assert resize(place, CONTIGUOUS, number) == number
+    after = f"echo {number} >{pool}/nr_hugepages; echo 0 >{pool}/nr_hugepages; "
+    after += f"test $(cat {HVO}/bytes_saved) = 0 || exit; echo {number} >{pool}/nr_hugepages"
+    script = FAIL_PAUSES.format(number=0, after=after, **words)
+    found = re.search(r"partial=(\d+)", place.check(script, timeout=300))
+    assert found
+    assert int(found[1]) > 1
+    assert read(place, f"{HVO}/not_restored") > 1
+    assert resize(place, CONTIGUOUS, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.full
+def test_others_run_while_one_cpu_cannot_be_interrupted(machine):
+    """They were stopped for a second at a time, with a few milliseconds between."""
+    place = machine(cpu=UNLISTED_CPU, memory="2G", smp=4, append=on("pause"))
+    place.check("echo 4000 >/sys/kernel/cpu_pause/wait_us")
+    pool = f"{LARGE.pool}/nr_hugepages"
+    # Another CPU than the one that asks; on that one the shell must not be.
+    script = f"echo 5000 >/sys/kernel/debug/cpu_pause_deaf; echo 256 >{pool}; cat {pool}"
+    assert place.check(f"taskset -c 3 sh -c '{script}'", timeout=120) == "256"
+
+    # What CPUs lost; an emulated one may be late by tens of milliseconds for each of a dozen.
+    assert read(place, "/sys/kernel/cpu_pause/failed") > 0
+    assert read(place, "/sys/kernel/cpu_pause/longest_ns") < 200_000_000
+    assert read(place, "/sys/kernel/cpu_pause/total_ns") < 1_000_000_000
+    assert read(place, f"{HVO}/not_optimized") + saved(place) // LARGE.pause == 256
+
+    # Afterwards all is as it should be.
+    place.check("echo 100000 >/sys/kernel/cpu_pause/wait_us; sleep 1")
+    resize(place, LARGE, 0)
+    assert resize(place, LARGE, 256) == 256
+    assert saved(place) == 256 * LARGE.pause
+    resize(place, LARGE, 0)
+    assert_nothing_left(place)
+
+
+@pytest.mark.full
+def test_pauses_keep_to_their_limit(machine):
+    """Time is counted in instructions, so that only what a pause does takes any."""
+    place = machine(memory="6G", smp=2, append=on("pause"), icount=True)
+    limit_us = 20
+    place.check(f"echo {limit_us} >/sys/kernel/cpu_pause/limit_us")
+    place.check("echo 1 >/sys/kernel/tracing/events/cpu_pause/enable")
+    assert resize(place, GIANT, 2) == 2
+    holds = [
+        int(ns)
+        for ns in re.findall(
+            r"hold_ns=(\d+) given_up=0", place.check("cat /sys/kernel/tracing/trace")
+        )
+    ]
+    assert len(holds) > 4
+    assert max(holds) < 1.5 * limit_us * 1000
 
 
 STRESS = """

@@ -12,7 +12,8 @@
  *   - two initiators at once                                         assert(initiators == 1)
  *   - a deadlock: a CPU that never leaves a pause, a pause that
  *     never completes, a stopper or a lock that is never served      invalid end state
- *   - a livelock: giving up and trying again for ever                assert(seq < SEQ_LIMIT)
+ *   - a pause that fails though every CPU can stop sooner or later   assert(deaf)
+ *   - giving up and trying again for ever                            assert(seq < SEQ_LIMIT)
  *
  * How a CPU is modelled
  *
@@ -25,8 +26,9 @@
  *   A busy wait is a statement that can be executed once its condition holds. Every task
  *   has a bounded number of things to do, so a run can be endless only if an initiator
  *   gives up for ever. If none does (SEQ_LIMIT), every run comes to an end; and if no end
- *   state is invalid, every pause that was asked for has completed by then and every CPU
- *   has left. No assumption of fairness is needed for that.
+ *   state is invalid, every pause that was asked for has completed or failed by then and
+ *   every CPU has left. No assumption of fairness is needed for that. A pause fails after
+ *   TRIES tries in a row, and does so only if there is a deaf CPU.
  *
  *   Time-outs: up to EARLY of them strike at any moment. Any further one strikes only when
  *   no other step is possible anywhere (spin's "timeout"). After one of the latter kind the
@@ -41,12 +43,15 @@
  *   STOP     CPU 1 uses stop_two_cpus(), CPU 2 uses stop_machine()
  *   HOTPLUG  CPU 1 takes CPU 2 offline and online again
  *   CRASH    the initiator may panic in a pause
+ *   DEAF     CPU 1 masks everything and may never unmask it
  *   NMI      with any of them: the IPI is a pseudo-NMI, which local_irq_disable() does not
  *            keep out; masking DAIF does
  *
  * Other ways to write the protocol, right or wrong, are chosen with -D too, and
  * test_model.py says what spin finds for each:
  *
+ *   NO_FAILING
+ *            a pause is tried for ever
  *   NO_GIVE_UP, NO_BACK_OFF, NO_WAIT_FOR_LEAVING, NO_HOTPLUG_LOCK, NO_MUTEX, NO_ABANDON
  *            leave out what the name says
  *   COUNTER  the number of CPUs that have stopped is counted without the sequence number it
@@ -75,6 +80,10 @@
 #define SPURIOUS 0	/* IPIs for someone else on the same vector, such as a backtrace */
 #endif
 
+#ifndef TRIES
+#define TRIES	4	/* after so many that failed, the pause fails */
+#endif
+
 #ifdef LEVEL_FLAG
 #define NEXT(s)	(1 - s)
 #else
@@ -87,7 +96,8 @@
 byte seq;			/* odd: a pause is requested or in progress */
 byte stopped_seq;		/* one word with the next: the value of seq it is for */
 byte stopped;			/* how many CPUs have stopped */
-bool pause_sem;			/* held by an initiator, and while a CPU comes or goes */
+bool pause_sem;			/* held in each try, and while a CPU comes or goes */
+byte failed_tries;		/* in a row, of whichever initiator; protected by pause_sem */
 
 /* --- The CPUs -------------------------------------------------------------------- */
 
@@ -121,6 +131,7 @@ bool counted_right = true;	/* when the change began, all others were paused */
 byte initiators;		/* CPUs that have made seq odd and not yet even */
 bool panicked;			/* the initiator has; from there on nothing is promised but to stop */
 byte early_time_outs;
+bool deaf;			/* CPU 1 has masked everything for good */
 bool backing_off;
 bool ran[CPUS];			/* it has made a step of its own since the back-off began */
 
@@ -214,6 +225,12 @@ inline send_ipi(cpu)
 	fi
 }
 
+#ifdef NO_FAILING
+#define FAILS		false
+#else
+#define FAILS		failed
+#endif
+
 /* Whether the initiator gave up, and why. */
 #define NOT		0
 #define EARLY_TIME_OUT	1
@@ -248,11 +265,11 @@ inline let_go()
 
 inline cpu_pause_run()
 {
-#ifndef NO_MUTEX
-	down_pause_sem();
-#endif
 	do
 	::
+#ifndef NO_MUTEX
+		down_pause_sem();
+#endif
 		THREAD(true, mask[me] = DAIF_MASKED);
 		THREAD(true,
 			initiators++;
@@ -304,18 +321,32 @@ inline cpu_pause_run()
 		let_go();
 		initiators--;
 		ALL_LEFT;
-		THREAD(true, mask[me] = UNMASKED);
+		THREAD(true,
+			mask[me] = UNMASKED;
+			if
+			:: gave_up == NOT -> failed_tries = 0
+			:: else -> failed_tries++
+			fi;
+			failed = failed_tries == TRIES;
+			if
+			:: failed -> failed_tries = TRIES - 1	/* the next pause has one try */
+			:: else
+			fi
+		);
+#ifndef NO_MUTEX
+		up_pause_sem();
+#endif
 
 		if
 		:: gave_up == NOT -> break
-		:: gave_up == STUCK -> back_off()
-		:: gave_up == EARLY_TIME_OUT	/* the back-off may be as short as it likes */
+#ifndef NO_FAILING
+		:: failed -> assert(deaf); break
+#endif
+		:: gave_up == STUCK && !FAILS -> back_off()
+		:: gave_up == EARLY_TIME_OUT && !FAILS	/* the back-off may be as short as it likes */
 		fi
 	od;
-	others = 0;
-#ifndef NO_MUTEX
-	up_pause_sem()
-#endif
+	others = 0
 }
 
 /* --- The other CPUs: the handler of the IPI -------------------------------------- */
@@ -476,9 +507,19 @@ inline cpu_down_and_up(cpu)
 	cpus_write_unlock()
 }
 
+inline be_deaf()
+{
+	THREAD(true, mask[me] = DAIF_MASKED);
+	if
+	:: THREAD(true, mask[me] = UNMASKED)
+	:: atomic { true -> deaf = true; goto done }
+	fi
+}
+
 proctype thread(byte me)
 {
 	byte ops, others, gave_up;
+	bool failed;
 
 	{
 	do
@@ -501,6 +542,9 @@ proctype thread(byte me)
 #endif
 #ifdef HOTPLUG
 		:: me == 1 -> cpu_down_and_up(2)
+#endif
+#ifdef DEAF
+		:: me == 1 -> be_deaf()
 #endif
 		fi
 	od;

@@ -10,8 +10,12 @@
  * hugetlb_vmemmap.c does that one folio and one entry at a time, on architectures that may
  * change a live entry as they like. Here the changes of many folios are collected first,
  * with all memory that they need, and then made together by vmemmap_remap() of the
- * architecture, which cannot fail. So a folio is always wholly optimized or not at all,
- * and the order is always: change, invalidate the TLBs, free.
+ * architecture. The order is always: change, invalidate the TLBs, free.
+ *
+ * Only what the architecture can do now is done, which is all as a rule. Then what is left of
+ * a batch is dropped: folios stay as they are, and one of them may be left half done. That one
+ * counts as optimized. Its entries say how much of it is: those that map the kept page. When
+ * it is restored only these are changed.
  *
  * Which page is kept depends on how entries are changed (asm/vmemmap_change.h).
  *
@@ -51,17 +55,21 @@
 /* What is visible in /sys/kernel/mm/hugetlb_vmemmap. */
 static atomic_long_t entries_changed = ATOMIC_LONG_INIT(0);
 static atomic_long_t pages_saved = ATOMIC_LONG_INIT(0);
+static atomic_long_t not_optimized = ATOMIC_LONG_INIT(0);
+static atomic_long_t not_restored = ATOMIC_LONG_INIT(0);
 
 /**
  * struct batch - changes that are collected, to be made together
  * @changes: the changes
  * @freed: pages of vmemmap that nobody uses once they are made
  * @nr_freed: how many
+ * @failed: not all changes could be made
  */
 struct batch {
 	struct vmemmap_changes changes;
 	struct list_head freed;
 	long nr_freed;
+	bool failed;
 };
 
 static unsigned long vmemmap_start(const struct folio *folio)
@@ -86,6 +94,7 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 
 	INIT_LIST_HEAD(&batch->freed);
 	batch->nr_freed = 0;
+	batch->failed = false;
 
 	changes->nr = 0;
 	changes->max = min(nr_folios * nr_entries(h), max(BATCH_ENTRIES, nr_entries(h)));
@@ -120,14 +129,42 @@ static void free_vmemmap_page(struct page *page)
 	}
 }
 
-/* Make the changes that were collected, and free what they make free. */
+/*
+ * Of the changes that were collected only the first could be made. What the others would
+ * have made free is in use still, and pages that were allocated for them are not. There
+ * are no other changes here: an entry keeps its page only in the seamless mode, which
+ * makes all changes.
+ */
+static void batch_drop(struct batch *batch, unsigned int first)
+{
+	struct vmemmap_changes *changes = &batch->changes;
+	unsigned int i;
+
+	for (i = first; i < changes->nr; i++) {
+		pte_t *ptep = (pte_t *)changes->change[i].entry;
+		pte_t pte = __pte(changes->change[i].desc);
+
+		if (pte_write(pte)) {
+			free_vmemmap_page(pte_page(pte));
+			batch->nr_freed++;
+		} else {
+			list_del(&pte_page(ptep_get(ptep))->lru);
+			batch->nr_freed--;
+		}
+	}
+	batch->failed = true;
+}
+
+/* Make the changes that were collected, if possible, and free what they make free. */
 static void batch_commit(struct batch *batch)
 {
 	struct vmemmap_changes *changes = &batch->changes;
+	unsigned int done = vmemmap_remap(changes);
 	struct page *page, *next;
 
-	vmemmap_remap(changes);
-	atomic_long_add(changes->nr, &entries_changed);
+	if (done < changes->nr)
+		batch_drop(batch, done);
+	atomic_long_add(done, &entries_changed);
 	atomic_long_add(batch->nr_freed, &pages_saved);
 
 	list_for_each_entry_safe(page, next, &batch->freed, lru)
@@ -147,10 +184,13 @@ static bool batch_has_room(const struct batch *batch, const struct hstate *h)
 	return batch->changes.nr + nr_entries(h) <= batch->changes.max;
 }
 
-static void batch_finish(struct batch *batch)
+/* Returns false if not all changes could be made since batch_init(). */
+static bool batch_finish(struct batch *batch)
 {
 	batch_commit(batch);
 	kvfree(batch->changes.change);
+
+	return !batch->failed;
 }
 
 /*
@@ -189,6 +229,23 @@ static void write_tails(void *vaddr, const struct folio *folio)
 static pte_t *next_entry(unsigned long addr, pte_t *prev)
 {
 	return prev && (addr & ~PMD_MASK) ? prev + 1 : pte_offset_kernel(pmd_off_k(addr), addr);
+}
+
+/* How many entries of a folio map the kept page besides its own. */
+static unsigned int nr_shared(const struct hstate *h, const struct folio *folio)
+{
+	unsigned long kept_pages = hugetlb_vmemmap_retained_pages();
+	unsigned long addr = vmemmap_start(folio) + (kept_pages - 1) * PAGE_SIZE;
+	pte_t *ptep = next_entry(addr, NULL);
+	struct page *kept = pte_page(ptep_get(ptep));
+	unsigned int nr = 0;
+
+	for (addr += PAGE_SIZE; addr < vmemmap_end(h, folio); addr += PAGE_SIZE) {
+		ptep = next_entry(addr, ptep);
+		nr += pte_page(ptep_get(ptep)) == kept;
+	}
+
+	return nr;
 }
 
 /* Collect the changes that optimize a folio. */
@@ -257,10 +314,10 @@ fail:
 static int collect_restore(struct batch *batch, const struct hstate *h, struct folio *folio)
 {
 	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
-	unsigned long kept = hugetlb_vmemmap_retained_pages() - 1;
-	unsigned long nr = nr_entries(h) - kept;
+	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
+	struct page *page, *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
+	unsigned int nr = nr_shared(h, folio);
 	pte_t *ptep = NULL;
-	struct page *page;
 	LIST_HEAD(pages);
 
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
@@ -273,9 +330,11 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 
 	for (addr = head + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
 		ptep = next_entry(addr, ptep);
-		if (addr <= head + kept * PAGE_SIZE) {
-			page = pte_page(ptep_get(ptep));
-		} else {
+		page = pte_page(ptep_get(ptep));
+		if (addr > kept_addr) {
+			/* Only some do if CPUs could not be paused before. */
+			if (page != kept)
+				continue;
 			page = list_first_entry(&pages, struct page, lru);
 			list_del(&page->lru);
 			write_tails(page_to_virt(page), folio);
@@ -358,7 +417,8 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
-	if (has_poisoned_tail(h, folio))
+	/* What could not be done for others a moment ago cannot be for this one. */
+	if (batch->failed || has_poisoned_tail(h, folio))
 		return;
 	if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio))) {
 		/* What other folios of the batch give back may be enough. */
@@ -368,8 +428,17 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 	}
 	if (!batch_has_room(batch, h))
 		batch_commit(batch);
+	if (batch->failed)
+		return;
 	collect_optimize(batch, h, folio);
 	folio_set_hugetlb_vmemmap_optimized(folio);
+}
+
+/* A batch has failed: take the mark off a folio that nothing was done for. */
+static void unmark_unless_shared(const struct hstate *h, struct folio *folio)
+{
+	if (folio_test_hugetlb_vmemmap_optimized(folio) && !nr_shared(h, folio))
+		folio_clear_hugetlb_vmemmap_optimized(folio);
 }
 
 /**
@@ -377,7 +446,7 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
  * @h: their hstate
  * @folio_list: the folios, all of them frozen
  *
- * Does what it has the memory for. folio_test_hugetlb_vmemmap_optimized() tells which
+ * Does what it has the memory for, and what CPUs can be paused for. folio_test_hugetlb_vmemmap_optimized() tells which
  * folios it did.
  *
  * Context: process context, may sleep.
@@ -390,8 +459,12 @@ void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_l
 
 	list_for_each_entry(folio, folio_list, lru)
 		nr += should_optimize(h, folio);
-	if (!nr || batch_init(&batch, h, nr))
+	if (!nr)
 		return;
+	if (batch_init(&batch, h, nr)) {
+		atomic_long_add(nr, &not_optimized);
+		return;
+	}
 
 	split_folios(h, folio_list);
 
@@ -400,7 +473,13 @@ void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_l
 	list_for_each_entry(folio, folio_list, lru)
 		if (should_optimize(h, folio))
 			optimize(&batch, h, folio);
-	batch_finish(&batch);
+	if (!batch_finish(&batch))
+		list_for_each_entry(folio, folio_list, lru)
+			unmark_unless_shared(h, folio);
+
+	list_for_each_entry(folio, folio_list, lru)
+		if (should_optimize(h, folio))
+			atomic_long_inc(&not_optimized);
 }
 
 /**
@@ -416,24 +495,38 @@ void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
 {
 	struct batch batch;
 
-	if (!should_optimize(h, folio) || batch_init(&batch, h, 1))
+	if (!should_optimize(h, folio))
 		return;
-
-	synchronize_rcu();
-	optimize(&batch, h, folio);
-	batch_finish(&batch);
+	if (!batch_init(&batch, h, 1)) {
+		synchronize_rcu();
+		optimize(&batch, h, folio);
+		if (!batch_finish(&batch))
+			unmark_unless_shared(h, folio);
+	}
+	if (should_optimize(h, folio))
+		atomic_long_inc(&not_optimized);
 }
 
-/* Make the changes that restore folios, and say that they are restored. */
-static void commit_restored(struct batch *batch, struct list_head *folios,
-			    struct list_head *restored)
+/*
+ * Make the changes that restore folios, and say which are restored; how many. The others are
+ * left on their list.
+ */
+static long commit_restored(struct batch *batch, const struct hstate *h,
+			    struct list_head *folios, struct list_head *restored)
 {
-	struct folio *folio;
+	struct folio *folio, *next;
+	long nr = 0;
 
 	batch_commit(batch);
-	list_for_each_entry(folio, folios, lru)
+	list_for_each_entry_safe(folio, next, folios, lru) {
+		if (batch->failed && nr_shared(h, folio))
+			continue;
 		folio_clear_hugetlb_vmemmap_optimized(folio);
-	list_splice_tail_init(folios, restored);
+		list_move_tail(&folio->lru, restored);
+		nr++;
+	}
+
+	return nr;
 }
 
 /**
@@ -442,11 +535,12 @@ static void commit_restored(struct batch *batch, struct list_head *folios,
  * @folio_list: the folios, all of them frozen
  * @non_hvo_folios: folios that have all of their vmemmap are moved here
  *
- * Stops at the first folio that there is not enough memory for. That one, and those behind
- * it, stay on @folio_list and stay optimized.
+ * Stops at the first folio that there is not enough memory for, or when CPUs have to be
+ * paused and cannot be. Folios that are not restored stay on @folio_list and stay optimized.
  *
  * Context: process context, may sleep.
- * Return: how many were restored, or -ENOMEM if it stopped.
+ * Return: how many were restored, or -ENOMEM if it stopped, for whichever reason: callers
+ *	   keep the folio then, as they do when there is no memory.
  */
 long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *folio_list,
 				    struct list_head *non_hvo_folios)
@@ -472,17 +566,22 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 			list_move(&folio->lru, non_hvo_folios);
 			continue;
 		}
-		if (!batch_has_room(&batch, h))
-			commit_restored(&batch, &folios, non_hvo_folios);
+		if (!batch_has_room(&batch, h)) {
+			restored += commit_restored(&batch, h, &folios, non_hvo_folios);
+			if (batch.failed)
+				break;
+		}
 		ret = collect_restore(&batch, h, folio);
 		if (ret)
 			break;
 		list_move(&folio->lru, &folios);
-		restored++;
 	}
 	if (nr) {
-		commit_restored(&batch, &folios, non_hvo_folios);
-		batch_finish(&batch);
+		restored += commit_restored(&batch, h, &folios, non_hvo_folios);
+		if (!batch_finish(&batch))
+			ret = -ENOMEM;
+		list_splice(&folios, folio_list);
+		atomic_long_add(nr - restored, &not_restored);
 	}
 
 	return ret ? ret : restored;
@@ -494,7 +593,8 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
  * @folio: the folio, frozen
  *
  * Context: process context, may sleep.
- * Return: 0, or -ENOMEM and the folio stays optimized.
+ * Return: 0, or -ENOMEM and the folio stays optimized: there is no memory, or CPUs have to
+ *	   be paused and cannot be.
  */
 int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 {
@@ -503,13 +603,16 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 
 	if (!folio_test_hugetlb_vmemmap_optimized(folio))
 		return 0;
-	if (batch_init(&batch, h, 1))
-		return -ENOMEM;
-
-	synchronize_rcu();
-	ret = collect_restore(&batch, h, folio);
-	batch_finish(&batch);
-	if (!ret)
+	ret = batch_init(&batch, h, 1);
+	if (!ret) {
+		synchronize_rcu();
+		ret = collect_restore(&batch, h, folio);
+		if (!batch_finish(&batch))
+			ret = -ENOMEM;
+	}
+	if (ret)
+		atomic_long_inc(&not_restored);
+	else
 		folio_clear_hugetlb_vmemmap_optimized(folio);
 
 	return ret;
@@ -530,6 +633,8 @@ HVO_ATTR(pauses, "%llu", READ_ONCE(vmemmap_change_stats.pauses));
 HVO_ATTR(longest_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.longest_ns));
 HVO_ATTR(total_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.total_ns));
 HVO_ATTR(entries_changed, "%ld", atomic_long_read(&entries_changed));
+HVO_ATTR(not_optimized, "%ld", atomic_long_read(&not_optimized));
+HVO_ATTR(not_restored, "%ld", atomic_long_read(&not_restored));
 HVO_ATTR(bytes_saved, "%ld", atomic_long_read(&pages_saved) * PAGE_SIZE);
 
 static struct attribute *hvo_attrs[] = {
@@ -539,6 +644,8 @@ static struct attribute *hvo_attrs[] = {
 	&longest_pause_ns_attr.attr,
 	&total_pause_ns_attr.attr,
 	&entries_changed_attr.attr,
+	&not_optimized_attr.attr,
+	&not_restored_attr.attr,
 	&bytes_saved_attr.attr,
 	NULL
 };

@@ -34,8 +34,13 @@
  * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for a
  *   CPU that has stopped already: for a lock that one holds, or in stop_machine() and
  *   stop_two_cpus(), whose threads walk through their states in lock step. Hence the
- *   initiator waits for a limited time. Then it lets everyone go, itself included, sleeps
- *   a little so that they get somewhere, and tries again.
+ *   initiator waits for a few milliseconds at most. Then it lets everyone go, itself
+ *   included, sleeps so that they get somewhere, and tries again.
+ * - A CPU may also be unable to take it for seconds, or for ever, for a reason that has
+ *   nothing to do with the pause. All others would be stopped in vain again and again. So
+ *   each sleep is twice as long as the one before, and after some tries the pause fails.
+ *   The count of failed tries is common to all initiators: together they cannot stop the
+ *   others more often than one could.
  * - The initiator has its interrupts masked from the beginning: a handler could wait for
  *   a lock that a CPU holds which has stopped already.
  * - CPUs that come or go execute kernel code without being online, or cannot be
@@ -52,15 +57,24 @@
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
 #include <linux/cpumask.h>
+#include <linux/debugfs.h>
+#include <linux/fault-inject.h>
 #include <linux/init.h>
+#include <linux/irqflags.h>
+#include <linux/jiffies.h>
 #include <linux/kobject.h>
 #include <linux/kprobes.h>
+#include <linux/lockdep.h>
 #include <linux/math64.h>
+#include <linux/moduleparam.h>
 #include <linux/sched.h>
 #include <linux/semaphore.h>
 #include <linux/smp.h>
 #include <linux/sysfs.h>
 
+#include <clocksource/arm_arch_timer.h>
+
+#include <asm/arch_timer.h>
 #include <asm/barrier.h>
 #include <asm/cpu_pause.h>
 #include <asm/sysreg.h>
@@ -82,9 +96,49 @@ static int pause_initiator = -1;
 /* Held by an initiator, and while a CPU comes or goes. */
 static DEFINE_SEMAPHORE(pause_sem, 1);
 
-/* How long to wait for the others at first; four times as long after each failure. */
-#define FIRST_WAIT_US	1000
-#define LONGEST_WAIT_US	((u64)USEC_PER_SEC)
+/*
+ * Tells lockdep about pause_sem, which as a semaphore has no map of its own. A CPU that
+ * comes or goes takes pause_sem in one task and gives it back in another, so there lockdep
+ * only learns what is held when it is taken.
+ */
+#ifdef CONFIG_LOCKDEP
+static struct lockdep_map pause_map = STATIC_LOCKDEP_MAP_INIT("cpu_pause", &pause_map);
+#endif
+
+/*
+ * How long a try waits for the others: the first one of a pause, which is what all but few
+ * need, and each that follows. Those that have stopped stand still for that time. Only the
+ * CPUs of an emulator, or of a host that has too few for its guests, take longer to come.
+ */
+#define FIRST_WAIT_US	1000U
+static unsigned int wait_us = 4000;
+module_param(wait_us, uint, 0);
+MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at most");
+
+/* The sleep after the first failed try; it is twice as long after each further one. */
+#define FIRST_SLEEP	msecs_to_jiffies(4)
+
+/* When so many tries in a row have failed, the pause fails, after 0.25 s and 25 ms of waits. */
+#define MAX_FAILED_TRIES	7
+
+/*
+ * A pause that is asked for so soon after one that failed fails too, and stops nobody. So
+ * there is at most one try in this time for as long as a CPU cannot be interrupted.
+ */
+#define HOLD_OFF	msecs_to_jiffies(250)
+
+/* How long an initiator, or a CPU that comes or goes, waits for its turn. */
+#define TURN_TIMEOUT	msecs_to_jiffies(2000)
+#define CPUHP_TIMEOUT	msecs_to_jiffies(10000)
+
+/* How many tries have failed since the last that did not; protected by pause_sem. */
+static unsigned int failed_tries;
+
+/* No try before this time, in jiffies; written under pause_sem. */
+static unsigned long next_try = INITIAL_JIFFIES;
+
+/* Before this time, in jiffies, pauses fail at once. */
+static unsigned long fail_until = INITIAL_JIFFIES;
 
 /*
  * How long one pause may last; what runs in it is asked to keep to it. About a thousand
@@ -92,27 +146,33 @@ static DEFINE_SEMAPHORE(pause_sem, 1);
  */
 static unsigned int limit_us = 500;
 
-/* When the running pause has to end, in ticks of the counter; written by the initiator. */
-static u64 pause_deadline;
+/* When the running pause began and how long it may last, in ticks; for the initiator. */
+static u64 pause_began;
+static u64 pause_limit;
 
 /* Of all callers; protected by pause_sem. */
 static struct cpu_pause_stats pause_stats;
 
-/* The counter itself: what is above it may use per-CPU memory. */
+/* How many pauses have failed. */
+static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
+
+/*
+ * The counter, with what the errata of some timers need, and the rate that the timer's
+ * driver goes by: firmware may have left the register with the rate unset or wrong.
+ */
 static __always_inline u64 ticks(void)
 {
-	isb();
-	return read_sysreg(cntvct_el0);
+	return __arch_counter_get_cntvct_stable();
 }
 
 static u64 us_to_ticks(u64 us)
 {
-	return mul_u64_u64_div_u64(us, read_sysreg(cntfrq_el0), USEC_PER_SEC);
+	return mul_u64_u64_div_u64(us, arch_timer_get_rate(), USEC_PER_SEC);
 }
 
 static u64 ticks_to_ns(u64 count)
 {
-	return mul_u64_u64_div_u64(count, NSEC_PER_SEC, read_sysreg(cntfrq_el0));
+	return mul_u64_u64_div_u64(count, NSEC_PER_SEC, arch_timer_get_rate());
 }
 
 /* Interrupts, pseudo-NMIs, SErrors and debug exceptions: whatever PMR allows. */
@@ -166,7 +226,7 @@ out:
 	unmask(daif);
 }
 
-static void let_go(void)
+static void notrace let_go(void)
 {
 	/* Nobody stops any more; everything that was changed is changed before they see it. */
 	atomic64_add_return_release(NEXT_SEQ, &stopped);
@@ -180,20 +240,24 @@ NOKPROBE_SYMBOL(let_go);
 /**
  * cpu_pause_abandon() - let all CPUs go, because this one will not come back
  *
- * Context: any, on the way to stop all other CPUs for good. Does something only on a CPU
- *	    that died while the others were paused.
+ * Context: any, on the way to print an oops or to stop all other CPUs for good. Does
+ *	    something only on a CPU that died while the others were paused.
+ * Return: true on that CPU; it must not go back to what it did.
  */
-void cpu_pause_abandon(void)
+bool cpu_pause_abandon(void)
 {
-	if (READ_ONCE(pause_initiator) != raw_smp_processor_id())
-		return;
+	/* Who could be moved to the initiator's CPU while it looks is not the initiator. */
+	if (!irqs_disabled() || READ_ONCE(pause_initiator) != raw_smp_processor_id())
+		return false;
 
 	if (READ_ONCE(pause_seq) & 1)
 		let_go();
+
+	return true;
 }
 
 /* Let everyone go, and wait until they have gone. */
-static void resume(void)
+static void notrace resume(void)
 {
 	/* Unless that was done on the way to a panic. */
 	if (READ_ONCE(pause_seq) & 1)
@@ -206,7 +270,8 @@ static void resume(void)
 NOKPROBE_SYMBOL(resume);
 
 /* Stop @others CPUs; false if not all stopped by the deadline. */
-static bool pause(const struct cpumask *mask, unsigned int others, u64 deadline)
+static bool notrace pause(const struct cpumask *mask, unsigned int others, bool broadcast,
+			  u64 deadline)
 {
 	u32 seq = READ_ONCE(pause_seq) + 1;
 	u64 all = ((u64)seq << 32) + others;
@@ -216,7 +281,7 @@ static bool pause(const struct cpumask *mask, unsigned int others, u64 deadline)
 	/* What was prepared for the pause is done before anyone stops for it. */
 	smp_store_release(&pause_seq, seq);
 	if (others)
-		smp_send_cpu_pause(mask);
+		smp_send_cpu_pause(mask, broadcast);
 
 	/* Pairs with the release of each that stops. */
 	while (atomic64_read_acquire(&stopped) != all) {
@@ -241,16 +306,21 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 	stats->total_ns += ns;
 }
 
-/* Stop all others and call @fn, once; false if they did not stop within @wait_us. */
-static bool try_pause(cpu_pause_fn_t fn, void *arg, u64 wait_us, bool *more,
-		      struct cpu_pause_stats *stats)
+/* Stop all others and call @fn, once; false if they did not stop in time. */
+static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
 {
 	static cpumask_t mask;		/* protected by pause_sem */
-	u64 asked, arrived, released, daif, wait = us_to_ticks(wait_us);
-	u64 limit = us_to_ticks(READ_ONCE(limit_us));
+	/* What is written to the file is checked, and what the kernel is booted with is not. */
+	unsigned int longest_wait_us = clamp(READ_ONCE(wait_us), 1U, USEC_PER_SEC);
+	u64 asked, arrived, released, daif, wait;
+	/* Should one write not reach all after all, then a retry sends to each by name. */
+	bool broadcast = !failed_tries;
 	unsigned long flags;
 	unsigned int others;
 	bool all_stopped;
+
+	wait = us_to_ticks(broadcast ? min(FIRST_WAIT_US, longest_wait_us) : longest_wait_us);
+	pause_limit = us_to_ticks(READ_ONCE(limit_us));
 
 	local_irq_save(flags);
 	daif = mask_all();
@@ -262,10 +332,10 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, u64 wait_us, bool *more,
 	WRITE_ONCE(pause_initiator, smp_processor_id());
 
 	asked = ticks();
-	all_stopped = pause(&mask, others, asked + wait);
+	all_stopped = pause(&mask, others, broadcast, asked + wait);
 	arrived = ticks();
 	if (all_stopped) {
-		pause_deadline = arrived + limit;
+		pause_began = arrived;
 		*more = fn(arg);
 	}
 	released = ticks();
@@ -284,6 +354,92 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, u64 wait_us, bool *more,
 	return all_stopped;
 }
 
+#ifdef CONFIG_FAULT_INJECTION
+static DECLARE_FAULT_ATTR(fail_cpu_pause);
+
+static bool should_fail_pause(void)
+{
+	return should_fail(&fail_cpu_pause, 1);
+}
+
+static int __init init_fault_injection(void)
+{
+	fault_create_debugfs_attr("fail_cpu_pause", NULL, &fail_cpu_pause);
+	return 0;
+}
+late_initcall(init_fault_injection);
+#else
+static bool should_fail_pause(void)
+{
+	return false;
+}
+#endif
+
+/* Pauses cannot be had now. */
+static int fail_pause(void)
+{
+	WRITE_ONCE(fail_until, jiffies + HOLD_OFF);
+	pr_warn_ratelimited("some CPU cannot be interrupted, or is half way on or off line\n");
+
+	return -EBUSY;
+}
+
+/*
+ * Try once, unless the last try failed a moment ago.
+ *
+ * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try; -EBUSY if not.
+ */
+static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
+{
+	int ret = -EAGAIN;
+
+	if (down_timeout(&pause_sem, TURN_TIMEOUT))
+		return fail_pause();
+	lock_map_acquire(&pause_map);
+
+	if (time_before(jiffies, next_try))
+		goto unlock;
+
+	if (try_pause(fn, arg, more, stats)) {
+		failed_tries = 0;
+		ret = 0;
+	} else if (++failed_tries < MAX_FAILED_TRIES) {
+		/* To try again at once could catch the same CPU in the same place. */
+		WRITE_ONCE(next_try, jiffies + (FIRST_SLEEP << (failed_tries - 1)));
+	} else {
+		/* The next pause has one try, and the count begins anew only if that succeeds. */
+		failed_tries = MAX_FAILED_TRIES - 1;
+		ret = fail_pause();
+	}
+unlock:
+	lock_map_release(&pause_map);
+	up(&pause_sem);
+
+	return ret;
+}
+
+/* One pause. */
+static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
+{
+	unsigned long give_up = jiffies + TURN_TIMEOUT;
+	int ret;
+
+	if (should_fail_pause())
+		return -EBUSY;
+
+	do {
+		long sleep = READ_ONCE(next_try) - jiffies;
+
+		if (sleep > 0)
+			schedule_timeout_uninterruptible(sleep);
+		if (time_before(jiffies, READ_ONCE(fail_until)))
+			return -EBUSY;
+		ret = try_in_turn(fn, arg, more, stats);
+	} while (ret == -EAGAIN && time_before(jiffies, give_up));
+
+	return ret ? -EBUSY : 0;
+}
+
 /**
  * cpu_pause_run() - call a function while all other CPUs are paused
  * @fn: the function; see cpu_pause_fn_t for what it may do
@@ -293,34 +449,33 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, u64 wait_us, bool *more,
  * @fn is called until it returns false, each time in a pause of its own. Between pauses
  * all CPUs run, and the caller may be preempted.
  *
- * Returns when it is done: a CPU that cannot be interrupted now is waited for, outside of
- * any pause.
+ * A CPU that cannot be interrupted now is waited for, outside of any pause; but only for
+ * about 0.25 s, or no time at all if that was waited in vain a moment ago. So callers have
+ * to go on without. @fn may have been called then, if it wants to be called several times.
  *
  * Context: process context, may sleep, interrupts enabled. Takes pause_sem, which is held
  *	    while a CPU comes or goes: not for CPU hotplug callbacks. No lock may be held
  *	    that is taken with interrupts disabled or by interrupt handlers.
+ * Return: 0 when @fn has returned false; -EBUSY if not all CPUs can be paused;
+ *	   -EOPNOTSUPP if there is no counter to go by.
  */
-void cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
+int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
 	bool more = true;
+	int ret = 0;
 
 	might_sleep();
 	lockdep_assert_irqs_enabled();
 
-	while (more) {
-		u64 wait_us = FIRST_WAIT_US;
+	if (!arch_timer_get_rate())
+		return -EOPNOTSUPP;
 
-		down(&pause_sem);
-		while (!try_pause(fn, arg, wait_us, &more, stats)) {
-			/* To try again at once could catch the same CPU in the same place. */
-			wait_us = min(4 * wait_us, LONGEST_WAIT_US);
-			if (wait_us == LONGEST_WAIT_US)
-				pr_warn_ratelimited("some CPU cannot be interrupted for %llu us\n",
-						    wait_us);
-			schedule_timeout_uninterruptible(1);
-		}
-		up(&pause_sem);
-	}
+	while (more && !ret)
+		ret = pause_once(fn, arg, &more, stats);
+	if (ret)
+		atomic_long_inc(&pauses_failed);
+
+	return ret;
 }
 
 /**
@@ -329,19 +484,40 @@ void cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
  * Context: a cpu_pause_fn_t.
  * Return: true if it should come to an end, and do the rest in another pause.
  */
-bool cpu_pause_limit_reached(void)
+bool notrace cpu_pause_limit_reached(void)
 {
-	return ticks() > pause_deadline;
+	return ticks() - pause_began > pause_limit;
 }
 
 NOKPROBE_SYMBOL(cpu_pause_limit_reached);
 
+/**
+ * cpu_pause_half_reached() - has this pause lasted half as long as it may?
+ *
+ * For what takes as long to complete as it has taken so far, as break-before-make does.
+ *
+ * Context: a cpu_pause_fn_t.
+ * Return: true if it should begin nothing more, and complete what it has begun.
+ */
+bool notrace cpu_pause_half_reached(void)
+{
+	return ticks() - pause_began > pause_limit / 2;
+}
+
+NOKPROBE_SYMBOL(cpu_pause_half_reached);
+
 /* CPUs that come or go */
 
+/*
+ * Another CPU may be parked between the two states by hand, and for as long as anybody
+ * likes. To wait for it here would be with cpus_write_lock() held. So the transition fails.
+ */
 static int begin_transition(unsigned int cpu)
 {
-	down(&pause_sem);
-	return 0;
+	lock_map_acquire(&pause_map);
+	lock_map_release(&pause_map);
+
+	return down_timeout(&pause_sem, CPUHP_TIMEOUT) ? -EBUSY : 0;
 }
 
 static int end_transition(unsigned int cpu)
@@ -378,6 +554,7 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 
 static struct kobj_attribute pauses_attr = __ATTR(pauses, 0444, stat_show, NULL);
 static struct kobj_attribute given_up_attr = __ATTR(given_up, 0444, stat_show, NULL);
+static struct kobj_attribute failed_attr = __ATTR(failed, 0444, stat_show, NULL);
 static struct kobj_attribute longest_ns_attr = __ATTR(longest_ns, 0444, stat_show, NULL);
 static struct kobj_attribute total_ns_attr = __ATTR(total_ns, 0444, stat_show, NULL);
 
@@ -385,19 +562,27 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 {
 	u64 value = attr == &pauses_attr     ? READ_ONCE(pause_stats.pauses) :
 		    attr == &given_up_attr   ? READ_ONCE(pause_stats.given_up) :
+		    attr == &failed_attr     ? atomic_long_read(&pauses_failed) :
 		    attr == &longest_ns_attr ? READ_ONCE(pause_stats.longest_ns) :
 					       READ_ONCE(pause_stats.total_ns);
 
 	return sysfs_emit(buf, "%llu\n", value);
 }
 
-static ssize_t limit_us_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+static ssize_t us_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf);
+static ssize_t us_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			size_t count);
+
+static struct kobj_attribute limit_us_attr = __ATTR(limit_us, 0644, us_show, us_store);
+static struct kobj_attribute wait_us_attr = __ATTR(wait_us, 0644, us_show, us_store);
+
+static ssize_t us_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	return sysfs_emit(buf, "%u\n", READ_ONCE(limit_us));
+	return sysfs_emit(buf, "%u\n", READ_ONCE(*(attr == &limit_us_attr ? &limit_us : &wait_us)));
 }
 
-static ssize_t limit_us_store(struct kobject *kobj, struct kobj_attribute *attr,
-			      const char *buf, size_t count)
+static ssize_t us_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
+			size_t count)
 {
 	unsigned int us;
 	int ret;
@@ -407,19 +592,19 @@ static ssize_t limit_us_store(struct kobject *kobj, struct kobj_attribute *attr,
 		return ret;
 	if (!us || us > USEC_PER_SEC)
 		return -EINVAL;
-	WRITE_ONCE(limit_us, us);
+	WRITE_ONCE(*(attr == &limit_us_attr ? &limit_us : &wait_us), us);
 
 	return count;
 }
 
-static struct kobj_attribute limit_us_attr = __ATTR_RW(limit_us);
-
 static struct attribute *cpu_pause_attrs[] = {
 	&pauses_attr.attr,
 	&given_up_attr.attr,
+	&failed_attr.attr,
 	&longest_ns_attr.attr,
 	&total_ns_attr.attr,
 	&limit_us_attr.attr,
+	&wait_us_attr.attr,
 	NULL
 };
 

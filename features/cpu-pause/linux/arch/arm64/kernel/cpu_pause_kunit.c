@@ -18,6 +18,7 @@
 #include <linux/stop_machine.h>
 
 #include <asm/cpu_pause.h>
+#include <asm/daifflags.h>
 
 /* An emulator with more CPUs than its host takes tens of milliseconds for each pause. */
 static unsigned int rounds = 40;
@@ -122,22 +123,40 @@ static bool watch_others(void *arg)
 	return watch->calls <= watch->more;
 }
 
+/*
+ * As cpu_pause_run(), but for who has the time: pauses may fail where CPUs are slow to come,
+ * as in an emulator with more of them than its host has.
+ */
+static bool pause_at_last(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
+{
+	unsigned int tries;
+
+	for (tries = 0; tries < 100; tries++) {
+		if (!cpu_pause_run(fn, arg, stats))
+			return true;
+		msleep(50);
+	}
+
+	return false;
+}
+
 static void nobody_else_runs_in_a_pause(struct kunit *test)
 {
 	struct cpu_pause_stats stats = { };
 	struct watch watch = { .spin = 2000 };
+	unsigned int round, paused = 0;
 	unsigned long before;
-	unsigned int round;
 
 	start_counters(test);
 	msleep(20);
 	before = others_progress();
 	for (round = 0; round < rounds; round++)
-		cpu_pause_run(watch_others, &watch, &stats);
+		paused += pause_at_last(watch_others, &watch, &stats);
 
+	KUNIT_EXPECT_EQ(test, paused, rounds);
 	KUNIT_EXPECT_EQ(test, watch.moved, 0UL);
 	KUNIT_EXPECT_EQ(test, watch.calls, rounds);
-	KUNIT_EXPECT_EQ(test, stats.pauses, (u64)rounds);
+	KUNIT_EXPECT_EQ(test, stats.pauses, (u64)paused);
 	KUNIT_EXPECT_GT(test, stats.total_ns, 0ULL);
 	KUNIT_EXPECT_GE(test, stats.total_ns, stats.longest_ns);
 
@@ -152,7 +171,7 @@ static void what_is_left_is_done_in_further_pauses(struct kunit *test)
 	struct cpu_pause_stats stats = { };
 	struct watch watch = { .more = 4 };
 
-	cpu_pause_run(watch_others, &watch, &stats);
+	KUNIT_ASSERT_TRUE(test, pause_at_last(watch_others, &watch, &stats));
 
 	KUNIT_EXPECT_EQ(test, watch.calls, 5);
 	KUNIT_EXPECT_EQ(test, stats.pauses, 5ULL);
@@ -160,10 +179,13 @@ static void what_is_left_is_done_in_further_pauses(struct kunit *test)
 
 static bool wait_for_limit(void *arg)
 {
-	unsigned int *first = arg;
+	unsigned int *early = arg;
 
 	/* Not yet at the beginning. */
-	*first += cpu_pause_limit_reached();
+	*early += cpu_pause_half_reached();
+	while (!cpu_pause_half_reached())
+		cpu_relax();
+	*early += cpu_pause_limit_reached();
 	while (!cpu_pause_limit_reached())
 		cpu_relax();
 
@@ -173,11 +195,11 @@ static bool wait_for_limit(void *arg)
 static void a_pause_knows_its_limit(struct kunit *test)
 {
 	struct cpu_pause_stats stats = { };
-	unsigned int first = 0;
+	unsigned int early = 0;
 
-	cpu_pause_run(wait_for_limit, &first, &stats);
+	KUNIT_ASSERT_TRUE(test, pause_at_last(wait_for_limit, &early, &stats));
 
-	KUNIT_EXPECT_EQ(test, first, 0);
+	KUNIT_EXPECT_EQ(test, early, 0);
 	KUNIT_EXPECT_EQ(test, stats.pauses, 1ULL);
 	KUNIT_EXPECT_GE(test, stats.longest_ns, 1000ULL);
 }
@@ -188,6 +210,7 @@ struct initiator {
 	struct watch watch;
 	unsigned int *inside;
 	unsigned int overlaps;
+	unsigned int paused;
 };
 
 static bool alone_inside(void *arg)
@@ -207,7 +230,7 @@ static int initiate(void *arg)
 	unsigned int round;
 
 	for (round = 0; round < rounds / 4; round++)
-		cpu_pause_run(alone_inside, initiator, NULL);
+		initiator->paused += pause_at_last(alone_inside, initiator, NULL);
 	complete(&initiator->done);
 
 	return 0;
@@ -235,6 +258,7 @@ static void initiators_take_turns(struct kunit *test)
 		wait_for_completion(&initiators[i].done);
 		KUNIT_EXPECT_EQ(test, initiators[i].overlaps, 0);
 		KUNIT_EXPECT_EQ(test, initiators[i].watch.moved, 0UL);
+		KUNIT_EXPECT_EQ(test, initiators[i].paused, rounds / 4);
 		KUNIT_EXPECT_EQ(test, initiators[i].watch.calls, rounds / 4);
 	}
 }
@@ -256,32 +280,41 @@ static int stop_often(void *arg)
 static void pauses_and_stop_machine_get_along(struct kunit *test)
 {
 	struct watch watch = { .spin = 200 };
+	unsigned int round, paused = 0;
 	struct task_struct *stopper;
-	unsigned int round;
 
 	start_counters(test);
 	stopper = kthread_run(stop_often, NULL, "stop_often");
 	KUNIT_ASSERT_FALSE(test, IS_ERR(stopper));
 
 	for (round = 0; round < rounds / 4; round++)
-		cpu_pause_run(watch_others, &watch, NULL);
+		paused += pause_at_last(watch_others, &watch, NULL);
 	kthread_stop(stopper);
 
+	KUNIT_EXPECT_EQ(test, paused, rounds / 4);
 	KUNIT_EXPECT_EQ(test, watch.calls, rounds / 4);
 	KUNIT_EXPECT_EQ(test, watch.moved, 0UL);
 }
 
 #ifdef CONFIG_HOTPLUG_CPU
+struct plugger {
+	unsigned int cpu;
+	unsigned int turns;
+	int error;
+};
+
 static int plug_often(void *arg)
 {
-	unsigned int *turns = arg;
+	struct plugger *plugger = arg;
 
 	while (!kthread_should_stop()) {
-		unsigned int cpu = cpumask_last(cpu_possible_mask);
+		int ret = remove_cpu(plugger->cpu) ?: add_cpu(plugger->cpu);
 
-		if (remove_cpu(cpu) || add_cpu(cpu))
+		if (ret) {
+			WRITE_ONCE(plugger->error, ret);
 			break;
-		(*turns)++;
+		}
+		WRITE_ONCE(plugger->turns, plugger->turns + 1);
 	}
 	while (!kthread_should_stop())
 		msleep(20);
@@ -291,44 +324,151 @@ static int plug_often(void *arg)
 
 static void pauses_and_cpu_hotplug_get_along(struct kunit *test)
 {
+	/* Not all that are possible need be present, or have been brought online. */
+	struct plugger plugger = { .cpu = cpumask_last(cpu_online_mask) };
+	unsigned int round, paused = 0, online = num_online_cpus();
 	struct watch watch = { .spin = 200 };
-	struct task_struct *plugger;
-	unsigned int round, turns = 0;
+	struct task_struct *task;
 
-	if (num_online_cpus() == 1)
+	if (online == 1)
 		kunit_skip(test, "there is no CPU to take away");
 
-	plugger = kthread_run(plug_often, &turns, "plug_often");
-	KUNIT_ASSERT_FALSE(test, IS_ERR(plugger));
+	task = kthread_run(plug_often, &plugger, "plug_often");
+	KUNIT_ASSERT_FALSE(test, IS_ERR(task));
 
-	for (round = 0; round < rounds || READ_ONCE(turns) < 3; round++) {
-		cpu_pause_run(watch_others, &watch, NULL);
+	for (round = 0; round < rounds || READ_ONCE(plugger.turns) < 3; round++) {
+		if (READ_ONCE(plugger.error))
+			break;
+		if (!pause_at_last(watch_others, &watch, NULL))
+			break;
+		paused++;
 		cond_resched();
 	}
-	kthread_stop(plugger);
+	kthread_stop(task);
 
-	KUNIT_EXPECT_EQ(test, watch.calls, round);
-	KUNIT_EXPECT_GE(test, turns, 3);
-	KUNIT_EXPECT_EQ(test, num_online_cpus(), num_present_cpus());
+	KUNIT_EXPECT_EQ(test, plugger.error, 0);
+	KUNIT_EXPECT_GE(test, paused, rounds);
+	KUNIT_EXPECT_EQ(test, watch.calls, paused);
+	KUNIT_EXPECT_GE(test, plugger.turns, 3);
+	KUNIT_EXPECT_EQ(test, num_online_cpus(), online);
 }
 #endif
 
-/* For a test of what happens when the initiator dies; nobody else can do that to it. */
-static bool die_paused(void *unused)
+/*
+ * For tests of a CPU that cannot be interrupted, not even by a pseudo-NMI: one keeps
+ * everything masked until told, or for about as many milliseconds as are asked for.
+ */
+struct deafness {
+	unsigned int ms;
+	bool began;
+	bool over;
+};
+
+static void be_deaf(void *arg)
 {
-	panic("cpu_pause: dies while all other CPUs are paused, as asked\n");
+	struct deafness *deafness = arg;
+	unsigned long flags = local_daif_save();
+	unsigned int ms;
+
+	WRITE_ONCE(deafness->began, true);
+	for (ms = 0; ms < deafness->ms && !READ_ONCE(deafness->over); ms++)
+		mdelay(1);
+	local_daif_restore(flags);
+}
+
+/* Any but this one. */
+static int make_another_deaf(struct deafness *deafness)
+{
+	int cpu = get_cpu(), ret;
+
+	ret = smp_call_function_single(cpumask_any_but(cpu_online_mask, cpu), be_deaf, deafness,
+				       false);
+	put_cpu();
+
+	return ret;
+}
+
+static void stop_being_deaf(void *arg)
+{
+	struct deafness *deafness = arg;
+
+	WRITE_ONCE(deafness->over, true);
+}
+
+static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
+{
+	/* Static, as the CPU may read it a moment after the test has ended. */
+	static struct deafness deafness;
+	struct cpu_pause_stats stats = { }, again = { };
+	struct watch watch = { };
+
+	if (num_online_cpus() == 1)
+		kunit_skip(test, "there is no CPU that could be deaf");
+
+	deafness = (struct deafness){ .ms = 5000 };
+	KUNIT_ASSERT_EQ(test, kunit_add_action(test, stop_being_deaf, &deafness), 0);
+	migrate_disable();
+	KUNIT_EXPECT_EQ(test, make_another_deaf(&deafness), 0);
+	while (!READ_ONCE(deafness.began))
+		cpu_relax();
+
+	/* It fails after some tries, none of which holds the others for long. */
+	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &stats), -EBUSY);
+	KUNIT_EXPECT_EQ(test, stats.pauses, 0ULL);
+	KUNIT_EXPECT_GT(test, stats.given_up, 1ULL);
+
+	/* What is asked for then fails at once and stops nobody. */
+	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &again), -EBUSY);
+	KUNIT_EXPECT_EQ(test, again.given_up, 0ULL);
+	KUNIT_EXPECT_EQ(test, watch.calls, 0);
+	stop_being_deaf(&deafness);
+	migrate_enable();
+
+	/* A moment later all is well again. */
+	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
+}
+
+/* For a test of what happens when the initiator dies; nobody else can do that to it. */
+enum death { DIE_OF_PANIC = 1, DIE_OF_FAULT, DIE_OF_WARNING };
+
+static bool die_paused(void *arg)
+{
+	enum death *death = arg;
+
+	if (*death == DIE_OF_FAULT)
+		WRITE_ONCE(*(int *)16, 0);
+	if (*death == DIE_OF_WARNING)
+		WARN(1, "cpu_pause: warns while all other CPUs are paused, as asked\n");
+	else
+		panic("cpu_pause: dies while all other CPUs are paused, as asked\n");
+
+	return false;
 }
 
 static int die_set(void *data, u64 value)
 {
-	cpu_pause_run(die_paused, NULL, NULL);
-	return 0;
+	enum death death = value;
+
+	return cpu_pause_run(die_paused, &death, NULL);
 }
 DEFINE_DEBUGFS_ATTRIBUTE(die_fops, NULL, die_set, "%llu\n");
+
+static int deaf_set(void *data, u64 value)
+{
+	static struct deafness deafness;
+
+	if (!value || value > 10 * MSEC_PER_SEC)
+		return -EINVAL;
+	deafness.ms = value;
+
+	return make_another_deaf(&deafness);
+}
+DEFINE_DEBUGFS_ATTRIBUTE(deaf_fops, NULL, deaf_set, "%llu\n");
 
 static int __init cpu_pause_debugfs(void)
 {
 	debugfs_create_file("cpu_pause_die", 0200, NULL, NULL, &die_fops);
+	debugfs_create_file("cpu_pause_deaf", 0200, NULL, NULL, &deaf_fops);
 	return 0;
 }
 late_initcall(cpu_pause_debugfs);
@@ -342,6 +482,7 @@ static struct kunit_case cpu_pause_cases[] = {
 #ifdef CONFIG_HOTPLUG_CPU
 	KUNIT_CASE_SLOW(pauses_and_cpu_hotplug_get_along),
 #endif
+	KUNIT_CASE_SLOW(a_pause_fails_if_a_cpu_does_not_stop),
 	{}
 };
 

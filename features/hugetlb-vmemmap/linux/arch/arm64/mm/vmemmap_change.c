@@ -90,7 +90,7 @@ static void remap_live(struct vmemmap_changes *changes)
 }
 
 /* So many entries at a time; then see whether the pause has lasted long enough. */
-#define REMAP_CHUNK	1024
+#define REMAP_CHUNK	64
 
 struct remap_work {
 	struct vmemmap_changes *changes;
@@ -107,7 +107,8 @@ static bool notrace remap_paused(void *arg)
 	struct vmemmap_changes *changes = work->changes;
 	unsigned int i, end, first = work->done;
 
-	for (end = first; end < changes->nr && (end == first || !cpu_pause_limit_reached()); ) {
+	/* To make them takes as long as to break them. */
+	for (end = first; end < changes->nr && (end == first || !cpu_pause_half_reached()); ) {
 		unsigned int chunk = min(changes->nr - end, REMAP_CHUNK);
 
 		for (i = end; i < end + chunk; i++)
@@ -133,22 +134,30 @@ NOKPROBE_SYMBOL(remap_paused);
  *
  * Each either makes a writable entry read-only or a read-only one writable, and may change
  * the output address. If the mode is seamless, the memory at the old and the new address
- * must have the same contents. When it returns nobody uses the old translations.
+ * must have the same contents. When it returns nobody uses the old translations of the
+ * entries that were changed.
  *
  * Context: process context, may sleep. The caller owns the struct pages that the entries
  *	    map: nobody else changes the entries or writes to the struct pages.
+ * Return: how many were made: the first ones, and all unless the mode is to pause and not
+ *	   all CPUs can be paused now.
  */
-void vmemmap_remap(struct vmemmap_changes *changes)
+unsigned int vmemmap_remap(struct vmemmap_changes *changes)
 {
 	struct remap_work work = { .changes = changes };
 
 	if (!changes->nr)
-		return;
+		return 0;
 
-	if (vmemmap_change_mode == VMEMMAP_CHANGE_SEAMLESS)
+	if (vmemmap_change_mode == VMEMMAP_CHANGE_SEAMLESS) {
 		remap_live(changes);
-	else
-		cpu_pause_run(remap_paused, &work, &vmemmap_change_stats);
+		return changes->nr;
+	}
+
+	/* An error is told by what is not done. */
+	cpu_pause_run(remap_paused, &work, &vmemmap_change_stats);
+
+	return work.done;
 }
 
 /* Splitting blocks into pages */
@@ -167,51 +176,86 @@ struct split {
 /* Protected by split_lock. */
 static struct split splits[MAX_SPLITS];
 
+/* So many blocks at a time; then see whether the pause has lasted long enough. */
+#define SPLIT_CHUNK	16U
+
+struct split_work {
+	unsigned int nr;
+	unsigned int done;
+};
+
 static bool notrace split_paused(void *arg)
 {
-	unsigned int i, nr = *(unsigned int *)arg;
+	struct split_work *work = arg;
+	unsigned int i, end, first = work->done;
 
-	for (i = 0; i < nr; i++)
-		WRITE_ONCE(*splits[i].pmd, __pmd(0));
+	/* As in remap_paused(). */
+	for (end = first; end < work->nr && (end == first || !cpu_pause_half_reached()); ) {
+		unsigned int chunk = min(work->nr - end, SPLIT_CHUNK);
+
+		for (i = end; i < end + chunk; i++)
+			WRITE_ONCE(*splits[i].pmd, __pmd(0));
+		end += chunk;
+	}
 	flush_tlb_all();
 
-	for (i = 0; i < nr; i++)
+	for (i = first; i < end; i++)
 		WRITE_ONCE(*splits[i].pmd, splits[i].table);
 	dsb(ishst);
 	isb();
+	work->done = end;
 
-	return false;
+	return end < work->nr;
 }
 
 NOKPROBE_SYMBOL(split_paused);
 
+/* The pages of a block from the page allocator will be freed one by one. */
+static void split_block_pages(struct page *page)
+{
+	if (!PageReserved(page))
+		split_page(page, PMD_SHIFT - PAGE_SHIFT);
+}
+
+/*
+ * Put the tables in place while all other CPUs are paused, as far as they can be. A block
+ * that stays one has to stay one page of the page allocator too, as which it would be freed.
+ * So pages are split afterwards: nobody frees any of them before split_lock is given back.
+ */
+static int install_splits_paused(unsigned int nr)
+{
+	struct split_work work = { .nr = nr };
+	int ret = cpu_pause_run(split_paused, &work, &vmemmap_change_stats);
+	unsigned int i;
+
+	for (i = 0; i < work.done; i++)
+		split_block_pages(pfn_to_page(pte_pfn(*(pte_t *)pmd_page_vaddr(splits[i].table))));
+	for (; i < nr; i++)
+		pte_free_kernel(&init_mm, (pte_t *)pmd_page_vaddr(splits[i].table));
+
+	return ret;
+}
+
 /* Put the tables in place. They translate everything as the blocks did. */
-static void install_splits(unsigned int nr)
+static int install_splits(unsigned int nr)
 {
 	unsigned int i;
 
 	if (!nr)
-		return;
+		return 0;
 
-	/*
-	 * The pages of a block from the page allocator will be freed one by one, by anyone
-	 * who sees the table.
-	 */
-	for (i = 0; i < nr; i++) {
-		struct page *page = pmd_page(READ_ONCE(*splits[i].pmd));
+	if (!system_supports_bbml2_noabort())
+		return install_splits_paused(nr);
 
-		if (!PageReserved(page))
-			split_page(page, PMD_SHIFT - PAGE_SHIFT);
-	}
+	for (i = 0; i < nr; i++)
+		split_block_pages(pmd_page(READ_ONCE(*splits[i].pmd)));
 
-	if (system_supports_bbml2_noabort()) {
-		/* A change of size, which may be live. */
-		for (i = 0; i < nr; i++)
-			set_pmd(splits[i].pmd, splits[i].table);
-		flush_tlb_all();
-	} else {
-		cpu_pause_run(split_paused, &nr, &vmemmap_change_stats);
-	}
+	/* A change of size, which may be live. */
+	for (i = 0; i < nr; i++)
+		set_pmd(splits[i].pmd, splits[i].table);
+	flush_tlb_all();
+
+	return 0;
 }
 
 /* Prepare the split of a block. */
@@ -247,8 +291,8 @@ static int prepare_split(struct split *split, pmd_t *pmdp)
  * @end: the address after its last
  *
  * Context: process context, may sleep. The memory is not removed meanwhile.
- * Return: 0; -ENOMEM if there is no memory for a table, and then some blocks may have been
- *	   split.
+ * Return: 0; -ENOMEM if there is no memory for a table, -EBUSY if CPUs have to be paused
+ *	   and cannot be. Then some blocks may have been split.
  */
 int vmemmap_split(unsigned long start, unsigned long end)
 {
@@ -256,26 +300,19 @@ int vmemmap_split(unsigned long start, unsigned long end)
 	unsigned int nr = 0;
 	int ret = 0;
 
-	/* Seen without the lock: a table stays one. */
-	for (addr = start; addr < end; addr = pmd_addr_end(addr, end))
-		if (pmd_leaf(READ_ONCE(*pmd_off_k(addr))))
-			break;
-	if (addr >= end)
-		return 0;
-
 	mutex_lock(&split_lock);
-	for (; addr < end && !ret; addr = pmd_addr_end(addr, end)) {
+	for (addr = start; addr < end && !ret; addr = pmd_addr_end(addr, end)) {
 		pmd_t *pmdp = pmd_off_k(addr);
 
 		if (!pmd_leaf(READ_ONCE(*pmdp)))
 			continue;
 		ret = prepare_split(&splits[nr], pmdp);
 		if (!ret && ++nr == MAX_SPLITS) {
-			install_splits(nr);
+			ret = install_splits(nr);
 			nr = 0;
 		}
 	}
-	install_splits(nr);
+	ret = install_splits(nr) ?: ret;
 	mutex_unlock(&split_lock);
 
 	return ret;

@@ -39,18 +39,19 @@ struct cpu_pause_stats {
 
 #ifdef CONFIG_ARM64_CPU_PAUSE
 
-void cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats);
+int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats);
 bool cpu_pause_limit_reached(void);
+bool cpu_pause_half_reached(void);
 
 /* For arch/arm64/kernel/smp.c */
 void cpu_pause_ipi(void);
-void cpu_pause_abandon(void);
-void smp_send_cpu_pause(const struct cpumask *mask);
+bool cpu_pause_abandon(void);
+void smp_send_cpu_pause(const struct cpumask *mask, bool broadcast);
 
 #else /* CONFIG_ARM64_CPU_PAUSE */
 
 static inline void cpu_pause_ipi(void) { }
-static inline void cpu_pause_abandon(void) { }
+static inline bool cpu_pause_abandon(void) { return false; }
 
 #endif /* CONFIG_ARM64_CPU_PAUSE */
 

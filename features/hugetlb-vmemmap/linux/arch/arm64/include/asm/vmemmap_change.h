@@ -55,7 +55,7 @@ static inline unsigned int hugetlb_vmemmap_retained_pages(void)
 	return vmemmap_change_mode == VMEMMAP_CHANGE_SEAMLESS ? 2 : 1;
 }
 
-void vmemmap_remap(struct vmemmap_changes *changes);
+unsigned int vmemmap_remap(struct vmemmap_changes *changes);
 int vmemmap_split(unsigned long start, unsigned long end);
 
 #ifdef CONFIG_ARM64_HUGETLB_VMEMMAP
