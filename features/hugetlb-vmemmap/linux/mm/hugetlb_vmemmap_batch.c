@@ -110,7 +110,7 @@ static void add_change(struct batch *batch, pte_t *ptep, unsigned long addr, pte
 {
 	struct vmemmap_changes *changes = &batch->changes;
 
-	changes->change[changes->nr++] = (struct vmemmap_change){ (u64 *)ptep, pte_val(pte) };
+	changes->change[changes->nr++] = (struct vmemmap_change){ ptep, pte };
 	changes->start = min(changes->start, addr);
 	changes->end = max(changes->end, addr + PAGE_SIZE);
 }
@@ -206,9 +206,8 @@ static void write_tails(void *vaddr, const struct folio *folio)
 	u64 *to = vaddr, *end = vaddr + PAGE_SIZE, pattern[8];
 	u64 a, b, c, d, e, f, g, h;
 
-	/* Where struct pages have another size there is no HVO. */
-	if (WARN_ON_ONCE(sizeof(tail) != sizeof(pattern)))
-		return;
+	/* If the size is no power of two there is no HVO: hugetlb_vmemmap_optimizable_size(). */
+	BUILD_BUG_ON(is_power_of_2(sizeof(tail)) && sizeof(tail) != sizeof(pattern));
 
 	tail.index = 0;
 	tail.lru.prev = NULL;

@@ -48,44 +48,35 @@ const char *vmemmap_change_reason __ro_after_init = "not chosen yet";
 /* What pauses took; changes from several tasks may be added at a time, by cpu-pause. */
 struct cpu_pause_stats vmemmap_change_stats;
 
-/* What does not need break-before-make is done with these. */
-static bool is_read_only(u64 desc)
-{
-	return !pte_write(__pte(desc));
-}
-
-static u64 read_only(u64 desc)
-{
-	return pte_val(pte_wrprotect(__pte(desc)));
-}
-
 /*
  * The first step of a change. The output address changes between read-only entries only:
  * in the second step if the old entry was writable, or else in the first.
  */
-static u64 first_step(u64 old, u64 new)
+static pte_t first_step(pte_t old, pte_t new)
 {
-	return read_only(is_read_only(old) ? new : old);
-}
-
-static void write_entry(struct vmemmap_change *change, u64 desc)
-{
-	__set_pte_nosync((pte_t *)change->entry, __pte(desc));
+	return pte_wrprotect(pte_write(old) ? old : new);
 }
 
 static void remap_live(struct vmemmap_changes *changes)
 {
-	unsigned int i;
+	struct vmemmap_change *change = changes->change, *end = change + changes->nr;
 
-	for (i = 0; i < changes->nr; i++) {
-		struct vmemmap_change *change = &changes->change[i];
+	/*
+	 * The caller has written struct pages to the new pages through the linear map. A CPU
+	 * that walks to a new entry must find them there, and not what the page held before:
+	 * compound_head() would take bit 0 of that for a tail. So the contents have to be
+	 * visible before the first entry is. The invalidation below is too late for that,
+	 * because the entries can be walked from the moment they are written. On the reader's
+	 * side the walk and the access that it is for are ordered by themselves.
+	 */
+	smp_wmb();
 
-		write_entry(change, first_step(READ_ONCE(*change->entry), change->desc));
-	}
+	for (; change < end; change++)
+		__set_pte_nosync(change->ptep, first_step(__ptep_get(change->ptep), change->pte));
 	flush_tlb_kernel_range(changes->start, changes->end);
 
-	for (i = 0; i < changes->nr; i++)
-		write_entry(&changes->change[i], changes->change[i].desc);
+	for (change = changes->change; change < end; change++)
+		__set_pte_nosync(change->ptep, change->pte);
 	flush_tlb_kernel_range(changes->start, changes->end);
 }
 
@@ -112,13 +103,13 @@ static bool notrace remap_paused(void *arg)
 		unsigned int chunk = min(changes->nr - end, REMAP_CHUNK);
 
 		for (i = end; i < end + chunk; i++)
-			WRITE_ONCE(*changes->change[i].entry, 0);
+			__set_pte_nosync(changes->change[i].ptep, __pte(0));
 		end += chunk;
 	}
 	flush_tlb_kernel_range(changes->start, changes->end);
 
 	for (i = first; i < end; i++)
-		WRITE_ONCE(*changes->change[i].entry, changes->change[i].desc);
+		__set_pte_nosync(changes->change[i].ptep, changes->change[i].pte);
 	dsb(ishst);
 	isb();
 	work->done = end;
@@ -162,7 +153,12 @@ unsigned int vmemmap_remap(struct vmemmap_changes *changes)
 
 /* Splitting blocks into pages */
 
-/* One at a time, so that a block that was seen is still there. */
+/*
+ * Held from the first look at a block until its split is complete: until the table is there
+ * and no TLB holds the block any more. A table that is seen without the lock may be one
+ * whose block is still in some TLB. An entry of the table must not be changed then, because
+ * to invalidate its address need not remove the block's translation.
+ */
 static DEFINE_MUTEX(split_lock);
 
 struct split {
@@ -194,15 +190,15 @@ static bool notrace split_paused(void *arg)
 		unsigned int chunk = min(work->nr - end, SPLIT_CHUNK);
 
 		for (i = end; i < end + chunk; i++)
-			WRITE_ONCE(*splits[i].pmd, __pmd(0));
+			set_pmd(splits[i].pmd, __pmd(0));
 		end += chunk;
 	}
+	/* Its first barrier also makes the entries of the tables visible before the tables. */
 	flush_tlb_all();
 
+	/* With the barriers that make the tables visible to all. */
 	for (i = first; i < end; i++)
-		WRITE_ONCE(*splits[i].pmd, splits[i].table);
-	dsb(ishst);
-	isb();
+		set_pmd(splits[i].pmd, splits[i].table);
 	work->done = end;
 
 	return end < work->nr;
@@ -250,6 +246,12 @@ static int install_splits(unsigned int nr)
 	for (i = 0; i < nr; i++)
 		split_block_pages(pmd_page(READ_ONCE(*splits[i].pmd)));
 
+	/*
+	 * All entries of the tables, and the reference counts of the pages that they map, must
+	 * be visible before a table is: other CPUs may walk it at once.
+	 */
+	dsb(ishst);
+
 	/* A change of size, which may be live. */
 	for (i = 0; i < nr; i++)
 		set_pmd(splits[i].pmd, splits[i].table);
@@ -278,9 +280,6 @@ static int prepare_split(struct split *split, pmd_t *pmdp)
 	pmd_populate_kernel(&init_mm, &entry, table);
 	split->pmd = pmdp;
 	split->table = entry;
-
-	/* The entries before the table: whoever walks from the table must see them. */
-	dsb(ishst);
 
 	return 0;
 }

@@ -8,6 +8,7 @@
 #include <linux/types.h>
 
 #include <asm/cpu_pause.h>
+#include <asm/pgtable-types.h>
 
 /**
  * enum vmemmap_change_mode - how live entries are changed
@@ -21,12 +22,12 @@ enum vmemmap_change_mode {
 
 /**
  * struct vmemmap_change - a change of one entry
- * @entry: where it is
- * @desc: its new descriptor
+ * @ptep: where it is
+ * @pte: its new value
  */
 struct vmemmap_change {
-	u64 *entry;
-	u64 desc;
+	pte_t *ptep;
+	pte_t pte;
 };
 
 /**
