@@ -275,20 +275,22 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
 
 /*
  * Allocate pages of vmemmap for a folio. In large pieces, as long as there are any: that
- * is faster, and leaves more of memory in one piece.
+ * is faster, and leaves more of memory in one piece. A large piece is taken if there is one,
+ * but nothing is reclaimed or compacted for it: hugetlb pages are given back when memory is
+ * short, and then each order of each folio would try.
  */
 static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr,
 			       struct list_head *pages)
 {
-	gfp_t gfp = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
+	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN;
+	gfp_t single = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
 	unsigned int order = pageblock_order;
 	unsigned long allocated = 0, i;
 	struct page *page, *next;
 
 	while (allocated < nr) {
 		order = min_t(unsigned int, order, ilog2(nr - allocated));
-		page = alloc_pages_node(folio_nid(folio), order ? GFP_KERNEL | __GFP_NORETRY |
-					__GFP_NOWARN : gfp, order);
+		page = alloc_pages_node(folio_nid(folio), order ? large : single, order);
 		if (!page && !order)
 			goto fail;
 		if (!page) {
