@@ -21,7 +21,7 @@ HUGEPAGES = "/sys/kernel/mm/hugepages"
 # BBM level 2 by its ID register, but not on the kernel's list: to it, level 0.
 UNLISTED_CPU = "max,midr=0x410fd491"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
-MIB = 1 << 20
+INSTRUCTIONS = "/usr/lib/tests/linear-map/instructions"
 
 
 @dataclass(frozen=True)
@@ -217,16 +217,35 @@ def test_mode_is_chosen_and_said(machine, cpu, asked, mode, reason):
     assert_nothing_left(place)
 
 
+def walk(place: Machine) -> int:
+    """Return the instructions of asking for the head of every page, the fewest of some tries."""
+    command = f"{INSTRUCTIONS} dd if=/proc/kpagecount of=/dev/null bs=1M 2>/dev/null"
+    found = re.findall(r"instructions=(\d+)", place.check("; ".join([command] * 5)))
+    assert len(found) == 5
+    return min(int(number) for number in found)
+
+
 def test_off_and_on_while_it_runs(machine):
-    place = machine(memory="2G", smp=2, append="hugetlb_free_vmemmap=off")
+    """Off costs nothing: nobody looks for heads among the tails before it is switched on."""
+    place = machine(
+        memory="2G",
+        smp=2,
+        icount=True,
+        append="hugetlb_free_vmemmap=off hugetlb_vmemmap=pause",
+    )
+    off = walk(place)
     resize(place, LARGE, 16)
     assert saved(place) == 0
+    assert walk(place) == pytest.approx(off, rel=0.004)
     place.check("sysctl -qw vm.hugetlb_optimize_vmemmap=1")
+    assert walk(place) > off * 1.008
     resize(place, LARGE, 32)
-    assert saved(place) == 16 * LARGE.seamless
+    assert saved(place) == 16 * LARGE.pause
     place.check("sysctl -qw vm.hugetlb_optimize_vmemmap=0")
     resize(place, LARGE, 48)
-    assert saved(place) == 16 * LARGE.seamless
+    assert saved(place) == 16 * LARGE.pause
+    # The 16 that are optimized still have copies of their heads among their tails.
+    assert walk(place) > off * 1.008
     resize(place, LARGE, 0)
     assert_nothing_left(place)
 

@@ -15,6 +15,9 @@ end, without the time that the processor that does the step was idle. A paused p
 waits for an event; under -icount that costs next to nothing, so what a pause takes from
 other processors is told by its length, not by instructions.
 
+With HVO off nobody should pay for it. Users of compound_head() are counted on kernels with
+HVO switched off and the other features switched off as far as parameters can, next to base.
+
 Memory is what MemFree grows by when the pages are allocated, beyond what the pages
 themselves take, next to what the kernel says it saves.
 """
@@ -30,6 +33,14 @@ SIDES = (
     Side("naive", "naive-4k", "hugetlb_free_vmemmap=on"),
     Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause"),
     Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
+)
+
+OTHERS_OFF = "arm64.atomic_write_fault=0 arm64.nobbml2 percpu_local_map=0"
+OFF = f"{OTHERS_OFF} hugetlb_free_vmemmap=off hugetlb_vmemmap="
+OFF_SIDES = (
+    Side("base", "base-4k"),
+    Side("off, would pause", "patched-4k", f"{OFF}pause"),
+    Side("off, would be seamless", "patched-4k", f"{OFF}seamless"),
 )
 
 # Works of the small part, which also is what `make` shows.
@@ -77,6 +88,24 @@ STEPS = {
 }
 
 
+# By name: what uses compound_head() a lot.
+HVO_OFF = "HVO off: "
+USERS = {
+    "look at each page": "dd if=/proc/kpagecount of=/dev/null bs=1M 2>/dev/null",
+    "start 50 programs": 'sh -c "for i in $(seq 50 | xargs); do /bin/true; done"',
+    "write and remove a file": "sh -c 'head -c 64M /dev/zero >/tmp/file; rm /tmp/file'",
+    "allocate and free 2 MiB": f"sh -c 'for n in 64 0; do echo $n >{LARGE}/nr_hugepages; done'",
+}
+
+
+def users() -> list[Work]:
+    """Return the works that show what HVO costs when it is off."""
+    return [
+        Work(f"{HVO_OFF}{name}", f"{COUNTER} {command}", rounds=9)
+        for name, command in USERS.items()
+    ]
+
+
 def steps(number: int, prefix: str = "") -> list[Work]:
     """Return the steps with a number of gigantic pages."""
     return [
@@ -94,6 +123,7 @@ def parts(quick: bool) -> list[Part]:
     memory, number = ("32G", 24) if quick else ("640G", 600)
     return [
         Part("small", {"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
+        Part("off", {"icount": True, "smp": 1}, users(), OFF_SIDES),
         Part("large", {"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
     ]
 
@@ -127,6 +157,10 @@ TABLES: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
 
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     """Make a number of each quantity, for a row a step."""
+    if work.startswith(HVO_OFF):
+        name = work.removeprefix(HVO_OFF)
+        yield Quantity(HVO_OFF + INSTRUCTIONS, name, "million", int(values[INSTRUCTIONS]) / 1e6)
+        return
     prefix = SMALL if work.startswith(SMALL) else ""
     step = work.removeprefix(SMALL)
     for group, unit, steps_shown, get in TABLES:

@@ -42,6 +42,7 @@
 #include <linux/pgtable.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
+#include <linux/sysctl.h>
 #include <linux/sysfs.h>
 
 #include <asm/vmemmap_change.h>
@@ -71,6 +72,12 @@ struct batch {
 	long nr_freed;
 	bool failed;
 };
+
+/* Are all other CPUs paused while entries change, and folios keep the head's page only? */
+static bool changes_pause(void)
+{
+	return hugetlb_vmemmap_retained_pages() == 1;
+}
 
 static unsigned long vmemmap_start(const struct folio *folio)
 {
@@ -619,6 +626,61 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 	return ret;
 }
 
+/* Switching it on */
+
+/*
+ * If tails are mapped to the head's page, copies of the head appear among them, and
+ * page_fixed_fake_head() has to look for those. It costs every user of compound_head(), so
+ * that it does not begin before HVO is switched on. It must begin before the first folio is
+ * optimized, and goes on for good: to count the folios that are would take cpus_read_lock()
+ * for each, which memory hotplug holds already when it dissolves hugetlb pages.
+ */
+static void expect_fake_heads(void)
+{
+	if (changes_pause())
+		static_branch_enable(&hugetlb_optimize_vmemmap_key);
+}
+
+/**
+ * hugetlb_vmemmap_sysctl() - read or write vm.hugetlb_optimize_vmemmap
+ * @table: the entry, for vmemmap_optimize_enabled
+ * @write: as for all handlers
+ * @buffer: as for all handlers
+ * @lenp: as for all handlers
+ * @ppos: as for all handlers
+ *
+ * Context: process context, may sleep; takes cpus_read_lock().
+ * Return: 0, or the error of proc_dobool().
+ */
+int hugetlb_vmemmap_sysctl(const struct ctl_table *table, int write, void *buffer,
+			   size_t *lenp, loff_t *ppos)
+{
+	bool enabled = READ_ONCE(vmemmap_optimize_enabled);
+	struct ctl_table copy = *table;
+	int ret;
+
+	copy.data = &enabled;
+	ret = proc_dobool(&copy, write, buffer, lenp, ppos);
+	if (ret || !write)
+		return ret;
+
+	if (enabled)
+		expect_fake_heads();
+	WRITE_ONCE(vmemmap_optimize_enabled, enabled);
+
+	return 0;
+}
+
+/* Hugetlb pages of the command line are made by a subsys_initcall(). */
+static int __init hvo_init_early(void)
+{
+	if (vmemmap_optimize_enabled)
+		expect_fake_heads();
+
+	return 0;
+}
+core_initcall(hvo_init_early);
+
 /* /sys/kernel/mm/hugetlb_vmemmap */
 
 #define HVO_ATTR(_name, _format, _value)						\
@@ -628,7 +690,7 @@ static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, c
 }											\
 static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
 
-HVO_ATTR(mode, "%s", hugetlb_vmemmap_retained_pages() == 1 ? "pause" : "seamless");
+HVO_ATTR(mode, "%s", changes_pause() ? "pause" : "seamless");
 HVO_ATTR(reason, "%s", vmemmap_change_reason);
 HVO_ATTR(pauses, "%llu", READ_ONCE(vmemmap_change_stats.pauses));
 HVO_ATTR(longest_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.longest_ns));

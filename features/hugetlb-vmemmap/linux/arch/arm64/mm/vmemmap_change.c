@@ -30,7 +30,6 @@
 #include <linux/kprobes.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
-#include <linux/page-flags.h>
 #include <linux/pgtable.h>
 #include <linux/string.h>
 
@@ -356,10 +355,6 @@ void __init vmemmap_choose_change_mode(void)
 		vmemmap_change_mode = VMEMMAP_CHANGE_PAUSE;
 		vmemmap_change_reason = "not all CPUs are known to have BBM level 2 without aborts";
 	}
-
-	/* Copies of the head appear among the tails; see page_fixed_fake_head(). */
-	if (vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE)
-		static_branch_enable(&hugetlb_optimize_vmemmap_key);
 
 	pr_info("vmemmap optimization %s (%s)\n",
 		vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE ? "pauses CPUs" : "is seamless",
