@@ -21,6 +21,7 @@ HUGEPAGES = "/sys/kernel/mm/hugepages"
 # BBM level 2 by its ID register, but not on the kernel's list: to it, level 0.
 UNLISTED_CPU = "max,midr=0x410fd491"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
+PROGRAMS = "/usr/lib/tests/hugetlb-vmemmap"
 INSTRUCTIONS = "/usr/lib/tests/linear-map/instructions"
 
 
@@ -247,6 +248,33 @@ def test_off_and_on_while_it_runs(machine):
     # The 16 that are optimized still have copies of their heads among their tails.
     assert walk(place) > off * 1.008
     resize(place, LARGE, 0)
+    assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("way", ["-r", "", "-l", "-l -r"])
+def test_surplus_pages_pause_seldom(shared_machine, way):
+    """A program that takes 512 of them and gives them back had all CPUs paused 1024 times."""
+    place = shared_machine(memory="8G", smp=2, append=on("pause"))
+    place.check("echo 600 >/proc/sys/vm/nr_overcommit_hugepages")
+    pauses, skipped = (read(place, f"{HVO}/{name}") for name in ("pauses", "folios_skipped"))
+    start = time.monotonic()
+    assert "pages=512" in place.check(f"{PROGRAMS}/surplus {way} 512", timeout=200)
+    place.check(f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done", timeout=20)
+    seconds = time.monotonic() - start
+    pauses, skipped = (
+        read(place, f"{HVO}/pauses") - pauses,
+        read(place, f"{HVO}/folios_skipped") - skipped,
+    )
+    place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
+    if way == "-r":
+        # Reserved together, and so optimized together; one pause may be to split blocks.
+        assert pauses <= 4
+        assert skipped == 0
+    else:
+        # 16 in 5 seconds; each page that was optimized is restored, and blocks were split.
+        assert pauses <= 2 * 16 * (seconds // 5 + 2) + 4
+        assert skipped > 512 - 16 * (seconds // 5 + 2)
+    assert resize(place, LARGE, 0) == 0
     assert_nothing_left(place)
 
 

@@ -29,8 +29,8 @@
  * meanwhile, unless nobody can write.
  *
  * Nobody writes to the tails of a hugetlb page: they have no references, and who was about
- * to take one has given up after synchronize_rcu(), see page_ref_add_unless(). The README
- * of the feature in the Pagewright repository goes through all that could.
+ * to take one has given up after synchronize_rcu(), see page_ref_add_unless(). All code that
+ * could is listed in Documentation/arch/arm64/hugetlb-vmemmap.rst.
  */
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
@@ -40,6 +40,7 @@
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
+#include <linux/ratelimit.h>
 #include <linux/rcupdate.h>
 #include <linux/slab.h>
 #include <linux/sysctl.h>
@@ -490,12 +491,58 @@ void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_l
 			atomic_long_inc(&not_optimized);
 }
 
+/*
+ * A folio that is made while a task waits for it cannot wait for others to be optimized with
+ * it, and a task may ask for many of them in turn. No privilege is needed for that, and no
+ * task shall be able to have all CPUs paused as often as it likes. So there are at most
+ * SURPLUS_PAUSES for such folios in SURPLUS_PERIOD; others keep their vmemmap. That costs
+ * memory, but is correct, and is counted. The flag keeps the rate limit from logging.
+ */
+#define SURPLUS_PAUSES	16
+#define SURPLUS_PERIOD	(5 * HZ)
+
+static struct ratelimit_state surplus_pauses =
+	RATELIMIT_STATE_INIT_FLAGS(surplus_pauses, SURPLUS_PERIOD, SURPLUS_PAUSES,
+				   RATELIMIT_MSG_ON_RELEASE);
+
+/* May CPUs be paused, if that is needed, to optimize folios that a task has asked for? */
+static bool may_pause(void)
+{
+	return !changes_pause() || __ratelimit(&surplus_pauses);
+}
+
+/**
+ * hugetlb_vmemmap_optimize_surplus() - free most of the vmemmap of folios that a task asked for
+ * @h: their hstate
+ * @folio_list: the folios, all of them frozen
+ *
+ * As hugetlb_vmemmap_optimize_folios(), but does nothing if CPUs would be paused for it too
+ * often.
+ *
+ * Context: process context, may sleep.
+ */
+void hugetlb_vmemmap_optimize_surplus(struct hstate *h, struct list_head *folio_list)
+{
+	unsigned long nr = 0;
+	struct folio *folio;
+
+	list_for_each_entry(folio, folio_list, lru)
+		nr += should_optimize(h, folio);
+	if (!nr)
+		return;
+	if (may_pause())
+		hugetlb_vmemmap_optimize_folios(h, folio_list);
+	else
+		atomic_long_add(nr, &not_optimized);
+}
+
 /**
  * hugetlb_vmemmap_optimize_folio() - free most of the vmemmap of a folio
  * @h: its hstate
  * @folio: the folio, frozen
  *
- * As hugetlb_vmemmap_optimize_folios().
+ * As hugetlb_vmemmap_optimize_surplus(): single folios are those that take the place of others
+ * when these are moved, which a task can ask for too.
  *
  * Context: process context, may sleep.
  */
@@ -505,7 +552,7 @@ void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
 
 	if (!should_optimize(h, folio))
 		return;
-	if (!batch_init(&batch, h, 1)) {
+	if (may_pause() && !batch_init(&batch, h, 1)) {
 		synchronize_rcu();
 		optimize(&batch, h, folio);
 		if (!batch_finish(&batch))
@@ -624,6 +671,20 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 		folio_clear_hugetlb_vmemmap_optimized(folio);
 
 	return ret;
+}
+
+/**
+ * hugetlb_vmemmap_restore_delay() - how long to gather folios that are to be restored
+ *
+ * A worker restores the folios that are given up where nobody can sleep. It begins this long
+ * after the first of them, so that one pause serves those that follow it closely, as when a
+ * program ends.
+ *
+ * Return: the delay in jiffies.
+ */
+unsigned long hugetlb_vmemmap_restore_delay(void)
+{
+	return changes_pause() ? HZ / 10 : 0;
 }
 
 /* Switching it on */
