@@ -256,14 +256,14 @@ def test_surplus_pages_pause_seldom(shared_machine, way):
     """A program that takes 512 of them and gives them back had all CPUs paused 1024 times."""
     place = shared_machine(memory="8G", smp=2, append=on("pause"))
     place.check("echo 600 >/proc/sys/vm/nr_overcommit_hugepages")
-    pauses, skipped = (read(place, f"{HVO}/{name}") for name in ("pauses", "folios_skipped"))
+    pauses, skipped = (read(place, f"{HVO}/{name}") for name in ("pauses", "not_optimized"))
     start = time.monotonic()
     assert "pages=512" in place.check(f"{PROGRAMS}/surplus {way} 512", timeout=200)
     place.check(f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done", timeout=20)
     seconds = time.monotonic() - start
     pauses, skipped = (
         read(place, f"{HVO}/pauses") - pauses,
-        read(place, f"{HVO}/folios_skipped") - skipped,
+        read(place, f"{HVO}/not_optimized") - skipped,
     )
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     if way == "-r":
