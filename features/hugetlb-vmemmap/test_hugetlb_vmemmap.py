@@ -354,12 +354,13 @@ def test_failed_allocations_leave_folios_whole(machine, mode, size):
     assert_nothing_left(place)
 
 
-# The first, second, ... pause of a resize fails.
+# From the first, second, ... pause of a resize on, all fail. If one fails of those that restore,
+# the kernel frees what was restored before, and tries again.
 FAIL_PAUSES = """
 cd /sys/kernel/debug/fail_cpu_pause
 echo 0 >verbose
 for nth in $(seq 12); do
-    echo $nth >space; echo 1 >times; echo 100 >probability
+    echo $nth >space; echo 1000 >times; echo 100 >probability
     echo {number} >{pool}/nr_hugepages
     echo 0 >probability
     saved=$(cat {hvo}/bytes_saved)
@@ -372,7 +373,7 @@ echo partial=$partial
 
 @pytest.mark.full
 def test_half_done_folios_count_as_optimized(machine):
-    """Pauses of one chunk of entries each fail in turn, in the middle of a folio too."""
+    """Pauses of one chunk of entries each fail, in the middle of a folio too."""
     place = machine(memory="2G", smp=2, append=on("pause"))
     place.check("echo 1 >/sys/kernel/cpu_pause/limit_us")
     number, pool = 4, CONTIGUOUS.pool
