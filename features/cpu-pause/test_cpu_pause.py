@@ -29,10 +29,12 @@ WIDE = [(cpus, nmi) for cpus in (1, 2, 4, 16, 64) for nmi in ("", NMI)]
     ids=lambda value: value if isinstance(value, int) else ("nmi" if value else "irq"),
 )
 def test_stress(machine, kunit_suites, smp, nmi):
+    # Where there are two CPUs there is a third that never comes online.
+    more = "maxcpus=2" if smp == 2 else PATIENT if smp > 4 else ""
     place = machine(
-        smp=smp,
+        smp=3 if smp == 2 else smp,
         memory="2G",
-        append=f"kunit.enable=1 kunit.filter_glob=cpu_pause {nmi} {PATIENT if smp > 4 else ''}",
+        append=f"kunit.enable=1 kunit.filter_glob=cpu_pause {nmi} {more}",
     )
     kunit_suites(place, ["cpu_pause"])
     assert place.warnings() == ""
