@@ -59,6 +59,7 @@
 #include <linux/cpumask.h>
 #include <linux/debugfs.h>
 #include <linux/fault-inject.h>
+#include <linux/hrtimer.h>
 #include <linux/init.h>
 #include <linux/irqflags.h>
 #include <linux/jiffies.h>
@@ -71,6 +72,7 @@
 #include <linux/semaphore.h>
 #include <linux/smp.h>
 #include <linux/sysfs.h>
+#include <linux/timekeeping.h>
 
 #include <clocksource/arm_arch_timer.h>
 
@@ -116,7 +118,7 @@ module_param(wait_us, uint, 0);
 MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at most");
 
 /* The sleep after the first failed try; it is twice as long after each further one. */
-#define FIRST_SLEEP	msecs_to_jiffies(4)
+#define FIRST_SLEEP_NS	(4 * NSEC_PER_MSEC)
 
 /* When so many tries in a row have failed, the pause fails, after 0.25 s and 25 ms of waits. */
 #define MAX_FAILED_TRIES	7
@@ -125,7 +127,10 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
  * A pause that is asked for so soon after one that failed fails too, and stops nobody. So
  * there is at most one try in this time for as long as a CPU cannot be interrupted.
  */
-#define HOLD_OFF	msecs_to_jiffies(250)
+#define HOLD_OFF_NS	(250 * NSEC_PER_MSEC)
+
+/* How long an initiator goes on to try while others do, too. */
+#define GIVE_UP_NS	(2 * NSEC_PER_SEC)
 
 /* How long an initiator, or a CPU that comes or goes, waits for its turn. */
 #define TURN_TIMEOUT	msecs_to_jiffies(2000)
@@ -134,11 +139,14 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
 /* How many tries have failed since the last that did not; protected by pause_sem. */
 static unsigned int failed_tries;
 
-/* No try before this time, in jiffies; written under pause_sem. */
-static unsigned long next_try = INITIAL_JIFFIES;
+/*
+ * No try before this time of ktime_get_ns(); written under pause_sem. These times are not in
+ * jiffies, which may be what the CPU that cannot be interrupted should be counting.
+ */
+static u64 next_try_ns;
 
-/* Before this time, in jiffies, pauses fail at once. */
-static unsigned long fail_until = INITIAL_JIFFIES;
+/* Before this time pauses fail at once. */
+static u64 fail_until_ns;
 
 /*
  * How long one pause may last; what runs in it is asked to keep to it. About a thousand
@@ -378,7 +386,7 @@ static bool should_fail_pause(void)
 /* Pauses cannot be had now. */
 static int fail_pause(void)
 {
-	WRITE_ONCE(fail_until, jiffies + HOLD_OFF);
+	WRITE_ONCE(fail_until_ns, ktime_get_ns() + HOLD_OFF_NS);
 	pr_warn_ratelimited("some CPU cannot be interrupted, or is half way on or off line\n");
 
 	return -EBUSY;
@@ -387,7 +395,7 @@ static int fail_pause(void)
 /*
  * Try once, unless the last try failed a moment ago.
  *
- * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try; -EBUSY if not.
+ * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try_ns; -EBUSY if not.
  */
 static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
 {
@@ -397,7 +405,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		return fail_pause();
 	lock_map_acquire(&pause_map);
 
-	if (time_before(jiffies, next_try))
+	if (ktime_get_ns() < next_try_ns)
 		goto unlock;
 
 	if (try_pause(fn, arg, more, stats)) {
@@ -405,7 +413,8 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		ret = 0;
 	} else if (++failed_tries < MAX_FAILED_TRIES) {
 		/* To try again at once could catch the same CPU in the same place. */
-		WRITE_ONCE(next_try, jiffies + (FIRST_SLEEP << (failed_tries - 1)));
+		WRITE_ONCE(next_try_ns,
+			   ktime_get_ns() + ((u64)FIRST_SLEEP_NS << (failed_tries - 1)));
 	} else {
 		/* The next pause has one try, and the count begins anew only if that succeeds. */
 		failed_tries = MAX_FAILED_TRIES - 1;
@@ -418,24 +427,35 @@ unlock:
 	return ret;
 }
 
+/*
+ * Sleep, with a timer of this CPU's own. Others could be left to the CPU that cannot be
+ * interrupted, which looks busy, when this one becomes idle.
+ */
+static void sleep_until(u64 ns)
+{
+	ktime_t until = ns_to_ktime(ns);
+
+	if (ktime_get_ns() >= ns)
+		return;
+	set_current_state(TASK_UNINTERRUPTIBLE);
+	schedule_hrtimeout_range(&until, NSEC_PER_MSEC, HRTIMER_MODE_ABS_PINNED);
+}
+
 /* One pause. */
 static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
 {
-	unsigned long give_up = jiffies + TURN_TIMEOUT;
+	u64 give_up_ns = ktime_get_ns() + GIVE_UP_NS;
 	int ret;
 
 	if (should_fail_pause())
 		return -EBUSY;
 
 	do {
-		long sleep = READ_ONCE(next_try) - jiffies;
-
-		if (sleep > 0)
-			schedule_timeout_uninterruptible(sleep);
-		if (time_before(jiffies, READ_ONCE(fail_until)))
+		sleep_until(READ_ONCE(next_try_ns));
+		if (ktime_get_ns() < READ_ONCE(fail_until_ns))
 			return -EBUSY;
 		ret = try_in_turn(fn, arg, more, stats);
-	} while (ret == -EAGAIN && time_before(jiffies, give_up));
+	} while (ret == -EAGAIN && ktime_get_ns() < give_up_ns);
 
 	return ret ? -EBUSY : 0;
 }

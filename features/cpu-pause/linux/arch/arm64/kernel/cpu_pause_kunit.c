@@ -401,6 +401,7 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	static struct deafness deafness;
 	struct cpu_pause_stats stats = { }, again = { };
 	struct watch watch = { };
+	u64 asked;
 
 	if (num_online_cpus() == 1)
 		kunit_skip(test, "there is no CPU that could be deaf");
@@ -412,8 +413,10 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	while (!READ_ONCE(deafness.began))
 		cpu_relax();
 
-	/* It fails after some tries, none of which holds the others for long. */
+	/* It fails after some tries, while that CPU is deaf still. */
+	asked = ktime_get_ns();
 	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &stats), -EBUSY);
+	KUNIT_EXPECT_LT(test, ktime_get_ns() - asked, 4 * NSEC_PER_SEC);
 	KUNIT_EXPECT_EQ(test, stats.pauses, 0ULL);
 	KUNIT_EXPECT_GT(test, stats.given_up, 1ULL);
 
