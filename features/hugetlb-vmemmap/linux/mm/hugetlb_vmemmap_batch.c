@@ -455,8 +455,8 @@ static void unmark_unless_shared(const struct hstate *h, struct folio *folio)
  * @h: their hstate
  * @folio_list: the folios, all of them frozen
  *
- * Does what it has the memory for, and what CPUs can be paused for. folio_test_hugetlb_vmemmap_optimized() tells which
- * folios it did.
+ * Does what it has the memory for, and what CPUs can be paused for.
+ * folio_test_hugetlb_vmemmap_optimized() tells which folios it did.
  *
  * Context: process context, may sleep.
  */
