@@ -103,8 +103,6 @@ def full(*values: object) -> object:
     ("build", "smp", "cpu", "append"),
     [
         ("patched-4k", 4, ANY_CPU, NMI),
-        # This one has counters, and so NMIs.
-        ("tiny-4k-39", 4, ANY_CPU, NMI),
         full("patched-4k", 1, ANY_CPU, ""),
         full("patched-4k", 2, ANY_CPU, ""),
         full("patched-4k", 16, ANY_CPU, NMI),
@@ -119,7 +117,7 @@ def full(*values: object) -> object:
         full("patched-voluntary-4k", 4, ANY_CPU, ""),
         full("patched-16k", 4, ANY_CPU, ""),
         full("patched-64k", 4, ANY_CPU, ""),
-        *(full(f"tiny-{name}", 3, ANY_CPU, NMI) for name in MATRIX if name != "4k-39"),
+        *(full(f"tiny-{name}", 3, ANY_CPU, NMI) for name in MATRIX),
     ],
 )
 def test_all_at_once(machine, subtests, build, smp, cpu, append):
