@@ -92,7 +92,7 @@ STEPS = {
 HVO_OFF = "HVO off: "
 USERS = {
     "look at each page": "dd if=/proc/kpagecount of=/dev/null bs=1M 2>/dev/null",
-    "start 50 programs": 'sh -c "for i in $(seq 50 | xargs); do /bin/true; done"',
+    "start 50 programs": "sh -c 'for i in $(seq 50); do /bin/true; done'",
     "write and remove a file": "sh -c 'head -c 64M /dev/zero >/tmp/file; rm /tmp/file'",
     "allocate and free 2 MiB": f"sh -c 'for n in 64 0; do echo $n >{LARGE}/nr_hugepages; done'",
 }

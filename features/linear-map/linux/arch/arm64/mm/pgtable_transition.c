@@ -73,6 +73,12 @@
 
 DEFINE_STATIC_KEY_FALSE(pgtable_transition_key);
 
+/*
+ * Set when all of the static branch is in place. Enabling it patches the kernel's text
+ * through the fixmap, and meanwhile some callers report and others do not.
+ */
+static bool checking __ro_after_init;
+
 /* How many callers keep all other CPUs away from what they change. */
 static atomic_t paused = ATOMIC_INIT(0);
 
@@ -437,6 +443,9 @@ void __check_pgtable_transition(const void *entry, u64 old, u64 new, unsigned in
 	const char *error = NULL;
 	const u64 *left;
 
+	if (!checking)
+		return;
+
 	if (is_kernel) {
 		left = left_open(entry, next_in_group(entry, old, new, shift));
 		if (left)
@@ -518,6 +527,7 @@ static int __init parse_check(char *arg)
 
 	if (enable) {
 		static_branch_enable(&pgtable_transition_key);
+		checking = true;
 		pr_info("checking changes of valid kernel entries\n");
 	}
 
