@@ -149,8 +149,8 @@ static void batch_drop(struct batch *batch, unsigned int first)
 	unsigned int i;
 
 	for (i = first; i < changes->nr; i++) {
-		pte_t *ptep = (pte_t *)changes->change[i].entry;
-		pte_t pte = __pte(changes->change[i].desc);
+		pte_t *ptep = changes->change[i].ptep;
+		pte_t pte = changes->change[i].pte;
 
 		if (pte_write(pte)) {
 			free_vmemmap_page(pte_page(pte));
