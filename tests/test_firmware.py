@@ -1,8 +1,6 @@
-"""The everyday kernel boots as on a server: from UEFI, with ACPI tables, on two NUMA nodes."""
+"""The everyday kernel boots as on a server: from UEFI with ACPI tables, and on two NUMA nodes."""
 
 from __future__ import annotations
-
-import re
 
 import pytest
 
@@ -19,17 +17,28 @@ ON = (
 )
 
 
-def test_features_are_on_under_uefi_and_acpi_on_two_nodes(machine):
-    place = machine(
-        "patched-4k", firmware=True, nodes=2, smp=4, memory="2G", append="hugetlb_free_vmemmap=on"
-    )
+def are_on(place):
+    """Assert that every feature says that it is on."""
     log = place.check("dmesg")
     for words in ON:
         assert words in log
-    assert re.search(r"ACPI: [A-Z]+ 0x0*[0-9A-F]+ ", log)
-    assert place.check("ls /sys/firmware/efi/systab /sys/firmware/acpi/tables/APIC")
-    assert place.run("test -e /sys/firmware/devicetree").status != 0
 
+
+# Not both at once: Debian 12's UEFI tells of its flash as of memory. No node has that, and the
+# kernel, ours or not, makes one node of all then ("no nodes coverage for 64MB").
+def test_features_are_on_under_uefi_and_acpi(machine):
+    place = machine(
+        "patched-4k", firmware=True, smp=2, memory="2G", append="hugetlb_free_vmemmap=on"
+    )
+    are_on(place)
+    assert place.check("ls /sys/firmware/efi/systab /sys/firmware/acpi/tables/APIC")
+    assert place.run("test -e /proc/device-tree/cpus").status != 0
+    assert place.warnings() == ""
+
+
+def test_features_are_on_on_two_nodes(machine):
+    place = machine("patched-4k", nodes=2, smp=4, memory="2G", append="hugetlb_free_vmemmap=on")
+    are_on(place)
     nodes = "/sys/devices/system/node"
     assert place.read(f"{nodes}/online", f"{nodes}/node0/cpulist", f"{nodes}/node1/cpulist") == [
         "0-1",
