@@ -99,7 +99,7 @@ def test_memory_is_freed_and_comes_back(shared_machine, mode):
     """MemFree and the counter agree, but for what else happens meanwhile."""
     place = shared_machine(memory="8G", smp=2, append=on(mode))
     free = free_memory(place)
-    for size, number in ((LARGE, 2560), (CONTIGUOUS, 160), (GIANT, 5)):
+    for size, number in ((LARGE, 2560), (CONTIGUOUS, 160), (GIANT, 4)):
         assert resize(place, size, number) == number
         assert saved(place) == number * size.freed(mode)
         gained = free_memory(place) - free + number * size.kib
