@@ -313,11 +313,18 @@ static struct broken_entry {
 	long tlbi_count;
 } broken_entries[1 << HISTORY_BITS];
 
-/* The tasks that are writing a contiguous range, and the entry that has to be next. */
+/*
+ * The tasks that are writing a contiguous range, and the entry that has to be next; and how
+ * many writes had been missed then, for want of the lock. After a further one, which may have
+ * been of the range, nothing is known of it.
+ */
 static struct open_group {
 	const struct task_struct *task;
 	const u64 *next;
+	int missed;
 } open_groups[1 << HISTORY_BITS];
+
+static atomic_t missed = ATOMIC_INIT(0);
 
 static void remember_broken(const void *entry, u64 desc)
 {
@@ -362,13 +369,18 @@ static const u64 *left_open(const void *entry, const u64 *next)
 	unsigned long flags;
 
 	/* What interrupts a task does not go on for it. */
-	if (!in_task() || !raw_spin_trylock_irqsave(&history_lock, flags))
+	if (!in_task())
 		return NULL;
-	if (open->task == current && open->next != entry)
+	if (!raw_spin_trylock_irqsave(&history_lock, flags)) {
+		atomic_inc(&missed);
+		return NULL;
+	}
+	if (open->task == current && open->next != entry && open->missed == atomic_read(&missed))
 		left = open->next;
 	if (next || open->task == current) {
 		open->task = next ? current : NULL;
 		open->next = next;
+		open->missed = atomic_read(&missed);
 	}
 	raw_spin_unlock_irqrestore(&history_lock, flags);
 

@@ -315,7 +315,7 @@ static void contiguous_ranges_are_consistent(struct kunit *test)
 	unsigned long pfn = round_down(PFN_A, CONT_PTES);
 	pte_t *table = start_counting(test), *first = table + CONT_PTES;
 
-	if (!cpu_has_bbml2_noabort()) {
+	if (!system_supports_bbml2_noabort()) {
 		stop_counting(test, table);
 		kunit_skip(test, "contiguous ranges do not change live on this CPU");
 	}
