@@ -6,7 +6,7 @@ import pytest
 
 from pagewright.host.errors import MachineError
 from pagewright.host.packages import UEFI
-from pagewright.machine.options import MachineOptions
+from pagewright.machine.options import DEFAULT_CPU, NO_PAUTH, MachineOptions
 from pagewright.machine.qemu import describe
 
 ON = (
@@ -28,9 +28,16 @@ def are_on(place):
 # kernel, ours or not, makes one node of all then ("no nodes coverage for 64MB").
 def test_features_are_on_under_uefi_and_acpi(machine):
     place = machine(
-        "patched-4k", firmware=True, smp=2, memory="2G", append="hugetlb_free_vmemmap=on"
+        "patched-4k",
+        firmware=True,
+        cpu=DEFAULT_CPU.removesuffix(f",{NO_PAUTH}"),
+        smp=2,
+        memory="2G",
+        append="hugetlb_free_vmemmap=on",
     )
     are_on(place)
+    # The kernel itself signs its return addresses then.
+    assert "detected: Address authentication" in place.check("dmesg")
     assert place.check("ls /sys/firmware/efi/systab /sys/firmware/acpi/tables/APIC")
     assert place.run("test -e /proc/device-tree/cpus").status != 0
     assert place.warnings() == ""

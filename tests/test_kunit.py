@@ -12,15 +12,13 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pagewright.host import workspace
-from pagewright.machine.options import DEFAULT_CPU
+from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
 
 SPACE = workspace.find()
 SUITES = [suite for feature in SPACE.features() for suite in feature.kunit_suites]
 DEBUG_SUITES = [suite for feature in SPACE.features() for suite in feature.debug_kunit_suites]
-# BBM level 2 by its ID register, but not on the kernel's list: to it, level 0.
-UNLISTED_CPU = "max,midr=0x410fd491"
 
 # Modules that come and go, by the build that has them.
 MODULES = {"checked-4k": "crypto_null sha256_generic xts", "debug-4k": "crypto_null dummy veth"}

@@ -11,15 +11,13 @@ import pytest
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU
+from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
 
 MODES = ("pause", "seamless")
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 HUGEPAGES = "/sys/kernel/mm/hugepages"
-# BBM level 2 by its ID register, but not on the kernel's list: to it, level 0.
-UNLISTED_CPU = "max,midr=0x410fd491"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
 PROGRAMS = "/usr/lib/tests/hugetlb-vmemmap"
 INSTRUCTIONS = "/usr/lib/tests/linear-map/instructions"

@@ -32,7 +32,7 @@ from pagewright.machine.transport import Channel, Lines
 
 # A debug kernel that counts instructions takes minutes to boot. Machines that
 # die while booting are noticed at once, so only a hang costs this long.
-BOOT_SECONDS = 600
+BOOT_SECONDS = 300
 
 # What the guest's init says when its shell is about to run.
 _READY = "guest-init: ready"
