@@ -194,14 +194,19 @@ static bool wait_for_limit(void *arg)
 
 static void a_pause_knows_its_limit(struct kunit *test)
 {
-	struct cpu_pause_stats stats = { };
-	unsigned int early = 0;
+	unsigned int early, tries = 0;
 
-	KUNIT_ASSERT_TRUE(test, pause_at_last(wait_for_limit, &early, &stats));
+	/* A host that runs something else meanwhile has the limit reached early. */
+	do {
+		struct cpu_pause_stats stats = { };
+
+		early = 0;
+		KUNIT_ASSERT_TRUE(test, pause_at_last(wait_for_limit, &early, &stats));
+		KUNIT_EXPECT_EQ(test, stats.pauses, 1ULL);
+		KUNIT_EXPECT_GE(test, stats.longest_ns, 1000ULL);
+	} while (early && ++tries < 100);
 
 	KUNIT_EXPECT_EQ(test, early, 0);
-	KUNIT_EXPECT_EQ(test, stats.pauses, 1ULL);
-	KUNIT_EXPECT_GE(test, stats.longest_ns, 1000ULL);
 }
 
 /* Several initiators: they must not meet, and all must get their turn. */
