@@ -34,6 +34,7 @@ class Feature:
     debug_kunit_suites: tuple[str, ...]
     commits: tuple[Commit, ...]
     kselftests: Mapping[str, list[str]] = field(default_factory=dict, hash=False)
+    boot_emulated: str = ""
 
     @property
     def overlay(self) -> Path:
@@ -122,6 +123,7 @@ class Workspace:
                     tuple(data.get("debug_kunit_suites", ())),
                     tuple(Commit(c["hook"], tuple(c["files"])) for c in data["commit"]),
                     data.get("kselftests", {}),
+                    data.get("boot_emulated", ""),
                 )
             )
         return found

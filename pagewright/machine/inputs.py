@@ -40,6 +40,9 @@ def options_for(
         options["overlay"] = modules.ensure(space, built, modules_from)
     if count:
         options["count"] = plugin.ensure(space)
+    emulated = [feature.boot_emulated for feature in space.features()]
+    words = [*(word for word in emulated if word), options.pop("append", "")]
+    options["append"] = " ".join(words).strip()
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
 
 
