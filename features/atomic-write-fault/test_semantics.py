@@ -39,8 +39,7 @@ def test_semantics_with_memory_tagging(machine: Boot, guest_program) -> None:
 
 
 def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
-    """Two pretended nodes; the guest skips its test if the kernel cannot pretend."""
-    guest_program(machine(smp=2, single_threaded=True, append="numa=fake=2"), SEMANTICS)
+    guest_program(machine(smp=2, single_threaded=True, nodes=2), SEMANTICS)
 
 
 def test_semantics_with_pan_in_software(machine: Boot, guest_program) -> None:

@@ -73,7 +73,7 @@ def test_memory_errors_are_confined(optimised, guest_program, build, mode, size)
 @builds
 @modes
 def test_pages_move_between_nodes(optimised, guest_program, build, mode):
-    place = optimised(build, mode, append="numa=fake=2")
+    place = optimised(build, mode, nodes=2)
     assert place.check("cat /sys/devices/system/node/online") == "0-1"
     guest_program(place, f"{TESTS}/vmemmap_migrate -f nodes")
 
