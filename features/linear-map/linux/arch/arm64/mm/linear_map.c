@@ -96,9 +96,9 @@ unsigned long leaf_bytes(enum leaf_size size)
  *
  * Both have to be aligned. An entry of a contiguous range has bits for an output address
  * that is not, but a TLB that holds the range as one entry may take these bits from the
- * virtual address. With 64 KiB pages the two addresses of
- * the linear map are congruent modulo PMD_SIZE only (see ARM64_MEMSTART_SHIFT), and the
- * contiguous range of blocks is 32 times as large.
+ * virtual address. With 64 KiB pages the two addresses of the linear map are congruent
+ * modulo PMD_SIZE only (see ARM64_MEMSTART_SHIFT), and the contiguous range of blocks is
+ * 32 times as large.
  *
  * Return: true if it may.
  */

@@ -638,23 +638,19 @@ static unsigned long splits(unsigned long *events)
 	       events[LINEAR_MAP_SPLIT_CONT_PMD] + events[LINEAR_MAP_SPLIT_PUD];
 }
 
-/* Memory that vfree() gives back: one page of it was protected, the others never were. */
-static void vfree_splits_nothing(struct kunit *test)
+/*
+ * Map pages of a region in an area that vfree() gives the default back. The area takes a
+ * reference to each page, and the array.
+ */
+static void *map_area(struct kunit *test, struct page *first, unsigned int nr)
 {
-	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
-	unsigned int nr = 4 * CONT_PTES, i, before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
-	unsigned long *events, split, middle = region->start + PMD_SIZE / 2;
-	struct page **pages;
+	struct page **pages = kcalloc(nr, sizeof(*pages), GFP_KERNEL);
+	unsigned int i;
 	void *area;
 
-	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, events);
-	pages = kcalloc(nr, sizeof(*pages), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, pages);
-
-	/* In the middle of blocks; the area takes a reference to each, and the array. */
 	for (i = 0; i < nr; i++) {
-		pages[i] = virt_to_page((void *)middle) + 1 + i;
+		pages[i] = first + i;
 		get_page(pages[i]);
 	}
 	area = vmap(pages, nr, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
@@ -665,6 +661,22 @@ static void vfree_splits_nothing(struct kunit *test)
 		KUNIT_FAIL_AND_ABORT(test, "no memory for an area");
 	}
 	set_vm_flush_reset_perms(area);
+
+	return area;
+}
+
+/* Memory that vfree() gives back: one page of it was protected, the others never were. */
+static void vfree_splits_nothing(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	unsigned long *events, split, middle = region->start + PMD_SIZE / 2;
+	void *area;
+
+	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, events);
+	/* In the middle of blocks. */
+	area = map_area(test, virt_to_page((void *)middle) + 1, 4 * CONT_PTES);
 
 	histogram(test, region, before);
 	split = splits(events);
@@ -680,22 +692,12 @@ static void vfree_gives_back_what_was_protected(struct kunit *test)
 {
 	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
 	unsigned long *events, split, page = region->start + 5 * PAGE_SIZE, addr;
-	unsigned int nr = 4 * CONT_PTES, i;
 	struct kernel_leaf leaf;
-	struct page **pages;
 	void *area;
 
 	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, events);
-	pages = kcalloc(nr, sizeof(*pages), GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, pages);
-	for (i = 0; i < nr; i++) {
-		pages[i] = region->pages + i;
-		get_page(pages[i]);
-	}
-	area = vmap(pages, nr, VM_MAP | VM_MAP_PUT_PAGES, PAGE_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, area);
-	set_vm_flush_reset_perms(area);
+	area = map_area(test, region->pages, 4 * CONT_PTES);
 
 	KUNIT_EXPECT_EQ(test, linear_map_change(page, 7 * PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
 	flush_tlb_kernel_range(page, page + 7 * PAGE_SIZE);
