@@ -14,10 +14,7 @@ from pagewright.machine import evidence
 
 ROOT = Path(__file__).parent.parent
 
-pytestmark = [
-    pytest.mark.skipif("config.getoption('lg_env')", reason="boots machines in QEMU"),
-    # The suite below runs once, and not once for each worker.
-]
+pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="boots machines in QEMU")
 
 SUITE = """
 import pytest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from pagewright.host import workspace
@@ -19,6 +20,7 @@ SPACE = workspace.find()
 NEW_FILES = [str(file) for feature in SPACE.features() for file in feature.new_files()]
 OBJECTS = sorted({f"{name}" for feature in SPACE.features() for name in feature.objects()})
 TREE = Path("/tree")
+CHECKS = ("W=1", "C=2", "CHECK=sparse")
 # Sources that another one includes.
 INCLUDED = {"mm/percpu-vm.c": "mm/percpu.c"}
 
@@ -88,7 +90,7 @@ def compile_checked(like: build.Build, name: str, more: str, objects: list[str])
         run(build.make_command(scratch, "prepare"), env=environment)
         for made in objects:
             (scratch.out / made).unlink(missing_ok=True)
-        command = build.make_command(scratch, "W=1", "C=2", "CHECK=sparse", *objects)
+        command = build.make_command(scratch, *CHECKS, *objects)
         output = run(command, env=environment)
     assert all((scratch.out / made).exists() for made in objects)
     return output
@@ -104,6 +106,7 @@ def said_of(like: build.Build, name: str, more: str, objects: list[str]) -> str:
         like.source,
         manifest.key if manifest else "",
         (like.out / ".config").read_text() + more,
+        *CHECKS,
         *objects,
         *(run([program, "--version"]) for program in (GCC, "sparse")),
         run(["make", "--version"]),
@@ -145,10 +148,10 @@ def test_w1_and_sparse_say_no_more_than_of_the_base():
     patched, base = build.ensure(SPACE, "patched-4k"), build.ensure(SPACE, "base-4k")
     manifest = tree.Manifest.read(patched.tree)
     assert manifest
-    # Of what hooks touch, that which the configuration compiles: it has no KASAN.
-    hooked = [
-        name for name in hooked_objects(list(manifest.hooked)) if (patched.out / name).exists()
-    ]
+    hooked = hooked_objects(list(manifest.hooked))
+    # What belongs to KASAN the everyday configuration does not compile, but the checked one.
+    elsewhere = [name for name in hooked if not (patched.out / name).exists()]
+    hooked = [name for name in hooked if name not in elsewhere]
     # Of the debug builds' symbols only those of the features themselves.
     debug = [f.debug_config.read_text() for f in SPACE.features() if f.debug_config.exists()]
     objects = sorted({*OBJECTS, *hooked})
@@ -157,6 +160,11 @@ def test_w1_and_sparse_say_no_more_than_of_the_base():
     # What the base's configuration does not build has no complaints to compare with.
     built = [name for name in hooked if (base.out / name).exists()]
     before = complaints(said_of(base, "check-base", "", built), TREE)
+    if elsewhere:
+        checked = build.ensure(SPACE, "checked-4k")
+        unpatched = replace(checked, tree=base.tree, source=base.source)
+        output += said_of(checked, "check-checked", "", elsewhere)
+        before += complaints(said_of(unpatched, "check-unpatched", "", elsewhere), TREE)
     ours = {*NEW_FILES, *manifest.hooked}
     new = complaints(output, TREE) - before
     assert [

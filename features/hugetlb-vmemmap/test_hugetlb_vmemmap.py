@@ -375,23 +375,24 @@ def test_half_done_folios_count_as_optimized(machine):
     place = machine(memory="2G", smp=2, append=on("pause"))
     place.check("echo 1 >/sys/kernel/cpu_pause/limit_us")
     number, pool = 4, CONTIGUOUS.pool
-    words = {"pool": pool, "hvo": HVO, "freed": CONTIGUOUS.pause}
+
+    def partial(number: int, after: str) -> int:
+        """Resize with pauses that fail; return how often a folio was left half done."""
+        script = FAIL_PAUSES.format(
+            number=number, after=after, pool=pool, hvo=HVO, freed=CONTIGUOUS.pause
+        )
+        found = re.search(r"partial=(\d+)", place.check(script, timeout=300))
+        assert found
+        return int(found[1])
 
     # Each turn begins with all that it needs: no pause fails when it is given back.
-    after = f"echo 0 >{pool}/nr_hugepages; test $(cat {HVO}/bytes_saved) = 0 || exit"
-    script = FAIL_PAUSES.format(number=number, after=after, **words)
-    found = re.search(r"partial=(\d+)", place.check(script, timeout=300))
-    assert found
-    assert int(found[1]) > 1
+    all_back = f"echo 0 >{pool}/nr_hugepages; test $(cat {HVO}/bytes_saved) = 0 || exit"
+    assert partial(number, all_back) > 1
     assert read(place, f"{HVO}/not_optimized") > 1
 
     assert resize(place, CONTIGUOUS, number) == number
-    after = f"echo {number} >{pool}/nr_hugepages; echo 0 >{pool}/nr_hugepages; "
-    after += f"test $(cat {HVO}/bytes_saved) = 0 || exit; echo {number} >{pool}/nr_hugepages"
-    script = FAIL_PAUSES.format(number=0, after=after, **words)
-    found = re.search(r"partial=(\d+)", place.check(script, timeout=300))
-    assert found
-    assert int(found[1]) > 1
+    refill = f"echo {number} >{pool}/nr_hugepages"
+    assert partial(0, f"{refill}; {all_back}; {refill}") > 1
     assert read(place, f"{HVO}/not_restored") > 1
     assert resize(place, CONTIGUOUS, 0) == 0
     assert_nothing_left(place)

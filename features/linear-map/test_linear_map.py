@@ -8,13 +8,11 @@ import leaves
 import pytest
 
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU
+from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
 
 LEVEL_2 = DEFAULT_CPU
-# Has BBM level 2 by its ID register, but is on no list.
-UNLISTED = "max,midr=0x410fd491"
 LISTED = {
     "Cortex-X4 r0p3": 0x410FD823,
     "Cortex-A520AE": 0x410FD880,
@@ -77,12 +75,12 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
 @pytest.mark.parametrize(
     ("cpu", "append", "said"),
     [
-        (UNLISTED, "", "pages (the boot CPU is not known to have BBM level 2 without aborts"),
+        (UNLISTED_CPU, "", "pages (the boot CPU is not known to have BBM level 2 without aborts"),
         ("max,midr=0x410fd822", "", "pages (the boot CPU is not known"),  # X4 r0p2: too old
         (LEVEL_2, "arm64.nobbml2", "pages (arm64.nobbml2;"),
         (LEVEL_2, "arm64.nobbml2_cpus=0", "pages (the boot CPU is not known"),
-        (UNLISTED, "rodata=on", "pages (the boot CPU is not known"),  # late KFENCE needs pages
-        (UNLISTED, "rodata=on kfence.sample_interval=100000", "blocks (its permissions do not"),
+        (UNLISTED_CPU, "rodata=on", "pages (the boot CPU is not known"),  # late KFENCE needs pages
+        (UNLISTED_CPU, "rodata=on kfence.sample_interval=100000", "blocks (its permissions do not"),
         (LEVEL_2, "rodata=off kfence.sample_interval=100000", "blocks (its permissions do not"),
         (LEVEL_2, "rodata=on", "blocks (split and folded back live"),  # for late KFENCE
     ],
