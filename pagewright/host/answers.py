@@ -7,7 +7,9 @@ byte that the checker looks at, the checker itself included, is as it was when i
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from pagewright.host.files import replace_text
@@ -34,14 +36,14 @@ def remembered(
         digest.update(b"%d\n" % len(content) + content)
     folder = space.cache / "answers" / checker
     file = folder / digest.hexdigest()
-    try:
+    # Another run may remove it between the two; then it is asked for anew.
+    with suppress(FileNotFoundError):
         answer = file.read_text()
-    except FileNotFoundError:
-        answer = ask()
-        replace_text(file, answer)
-        _forget_the_oldest(folder)
-    else:
-        file.touch()
+        os.utime(file)
+        return answer
+    answer = ask()
+    replace_text(file, answer)
+    _forget_the_oldest(folder)
     return answer
 
 
@@ -50,9 +52,7 @@ def _forget_the_oldest(folder: Path) -> None:
     ages = []
     for file in folder.iterdir():
         # Another run may remove it meanwhile.
-        try:
+        with suppress(FileNotFoundError):
             ages.append((file.stat().st_mtime, file))
-        except FileNotFoundError:
-            continue
     for _, file in sorted(ages)[:-KEPT]:
         file.unlink(missing_ok=True)

@@ -54,13 +54,13 @@ def checkpatch(
         options: more options for checkpatch.
         known: regular expressions of complaints that are wrong.
     """
-    command = ["perl", tree / "scripts" / "checkpatch.pl", "--strict", "--no-tree"]
-    command += ["--codespell", "--codespellfile", DICTIONARY, *options, *files]
     scripts = tree / "scripts"
+    words = ["--strict", "--no-tree", "--codespell", "--codespellfile", str(DICTIONARY), *options]
+    command = ["perl", scripts / "checkpatch.pl", *words, *files]
     inputs: list[str | Path] = [
         *(scripts / name for name in ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")),
         DICTIONARY,
-        *options,
+        *words,
         *(file.name for file in files),
         *(_OF_THE_TIME.sub("", file.read_text()) for file in files),
     ]
