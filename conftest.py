@@ -23,8 +23,9 @@ from typing import Any
 import pytest
 
 from pagewright.host import ledger, workspace
+from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import source
+from pagewright.kernel import recipes, source
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence
 from pagewright.machine.boot import boot
@@ -35,6 +36,7 @@ from pagewright.results import ktap
 from pagewright.results.subtests import report
 
 Factory = Callable[..., Machine]
+Boot = Callable[[ExitStack, str, dict[str, Any]], Machine]
 Report = Callable[[str], None]
 GuestProgram = Callable[..., None]
 
@@ -49,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add our options."""
     parser.addoption("--full", action="store_true", help="also run the slow, wide tests")
     parser.addoption(
+        "--build",
+        default=DEFAULT_BUILD,
+        metavar="NAME",
+        help=f"test another build instead of {DEFAULT_BUILD}, and its unpatched twin",
+    )
+    parser.addoption(
         "--logs",
         type=Path,
         default=SPACE.out / "logs",
@@ -61,6 +69,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register our markers."""
     config.addinivalue_line("markers", "full: slow and wide; runs only with --full")
     config.addinivalue_line("markers", "long: takes long, and therefore begins early")
+    try:
+        recipes.recipe(SPACE, config.getoption("build"))
+    except PagewrightError as error:
+        raise pytest.UsageError(f"{error}; {error.todo}") from error
     if ledger.VARIABLE not in os.environ:
         ledger.begin(SPACE.out / "logs" / ".ledger")
     config.stash[_BUILT] = ledger.total(Path(os.environ[ledger.VARIABLE]), "build").seconds
@@ -182,17 +194,34 @@ def place(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
         yield machine
 
 
-def _boot(place: Machine | None, stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
-    """Return the place, if the test can run there; or boot a machine, until the stack closes."""
-    if place is None:
-        return stack.enter_context(boot(options_for(SPACE, name, **options)))
-    if reason := lacking(place, name, **options):
-        pytest.skip(f"{reason} (--lg-env)")
-    return place
+def _instead(name: str, chosen: str) -> str:
+    """Return what is tested in place of a build, where --build chose another one."""
+    if chosen == DEFAULT_BUILD:
+        return name
+    if name == DEFAULT_BUILD:
+        return chosen
+    if name == recipes.unpatched(SPACE, DEFAULT_BUILD):
+        return recipes.unpatched(SPACE, chosen) or pytest.skip(f"{chosen} has no unpatched twin")
+    pytest.skip(f"this is a test of {name} (--build)")
+
+
+@pytest.fixture(scope="session")
+def boot_one(request: pytest.FixtureRequest, place: Machine | None) -> Boot:
+    """Boot a machine until a stack closes, or return the place if the test can run there."""
+    chosen = request.config.getoption("build")
+
+    def start(stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
+        if place is None:
+            return stack.enter_context(boot(options_for(SPACE, _instead(name, chosen), **options)))
+        if reason := lacking(place, name, **options):
+            pytest.skip(f"{reason} (--lg-env)")
+        return place
+
+    return start
 
 
 @pytest.fixture
-def machine(place: Machine | None) -> Iterator[Factory]:
+def machine(boot_one: Boot) -> Iterator[Factory]:
     """Boot machines for one test.
 
     Called with the name of a build and fields of MachineOptions:
@@ -201,13 +230,13 @@ def machine(place: Machine | None) -> Iterator[Factory]:
     with ExitStack() as stack:
 
         def factory(build: str = DEFAULT_BUILD, **options: Any) -> Machine:
-            return _boot(place, stack, build, options)
+            return boot_one(stack, build, options)
 
         yield factory
 
 
 @pytest.fixture(scope="module")
-def shared_machine(place: Machine | None, request: pytest.FixtureRequest) -> Iterator[Factory]:
+def shared_machine(boot_one: Boot, request: pytest.FixtureRequest) -> Iterator[Factory]:
     """Boot machines that all tests of a module share, one for each set of arguments.
 
     For tests that leave the machine as they found it. One that has died is
@@ -222,7 +251,7 @@ def shared_machine(place: Machine | None, request: pytest.FixtureRequest) -> Ite
             stacks.pop(key)[0].close()
         if key not in stacks:
             with ExitStack() as stack, evidence.kept_in(logs):
-                booted = _boot(place, stack, build, options)
+                booted = boot_one(stack, build, options)
                 stacks[key] = (stack.pop_all(), booted)
         return stacks[key][1]
 

@@ -112,7 +112,7 @@ def tiny(tmp_path: Path, monkeypatch) -> Workspace:
     (base / "base.toml").write_text(
         'package = "p"\nknown_good = "6.12.1"\noldest = "6.12.0"\nobjects = 1\n'
     )
-    builds = "everyday = []\n"
+    builds = "everyday = []\nmatrix = []\n"
     for name, features in (("base", "none"), ("patched", "all")):
         builds += f'[builds.{name}]\npurpose = "p"\nfragments = ["none"]\nfeatures = "{features}"\n'
     (base / "builds.toml").write_text(builds)

@@ -22,7 +22,7 @@ DOCUMENTS = [
     *sorted((SPACE.root / "features").glob("*/README.md")),
 ]
 # What goes to pytest.
-PYTEST_OPTIONS = ("-k", "-m", "-n", "-x", "-v", "--lg-env", "--junit-xml")
+PYTEST_OPTIONS = ("-k", "-m", "-n", "-x", "-v", "--build", "--lg-env", "--junit-xml")
 
 main.add_commands_of_features()
 COMMANDS = typer.main.get_command(main.app)

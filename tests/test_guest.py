@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pagewright.guest import image, programs
-from pagewright.host import disk, packages
+from pagewright.host import arm64_packages, disk, packages
 from pagewright.host.errors import BuildError, DiskFullError, HostError, ProgramError
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
@@ -150,23 +150,30 @@ def store(tmp_path, monkeypatch):
         file.write_text("bash 5.2\n")
         subprocess.run(["tar", "-c", "-f", tar, "-C", tmp_path / "root", "."], check=True)
 
-    monkeypatch.setattr(image, "_extract", extract)
+    monkeypatch.setattr(arm64_packages, "_extract", extract)
     return Workspace(tmp_path, tmp_path / "cache"), calls
 
 
 def test_the_list_of_packages_is_beside_their_tar(store):
     space, calls = store
-    tar = image.fetch(space, ["bash"])
-    assert tar.with_suffix(".packages.txt").read_text() == "bash 5.2\n"
-    assert image.fetch(space, ["bash"]) == tar
+    fetched = arm64_packages.fetch(space, ["bash"])
+    assert fetched.listing.read_text() == "bash 5.2\n"
+    assert arm64_packages.read(fetched, "var/lib/packages.txt") == b"bash 5.2\n"
+    assert arm64_packages.fetch(space, ["bash"]) == fetched
     assert calls == [["bash"]]
 
 
 def test_a_tar_without_its_list_is_fetched_again(store):
     space, calls = store
-    image.fetch(space, ["bash"]).with_suffix(".packages.txt").unlink()
-    image.fetch(space, ["bash"])
+    arm64_packages.fetch(space, ["bash"]).listing.unlink()
+    arm64_packages.fetch(space, ["bash"])
     assert len(calls) == 2
+
+
+def test_a_file_that_no_package_has_is_named(store):
+    space, _ = store
+    with pytest.raises(BuildError, match="none of the packages fetched has etc/nothing"):
+        arm64_packages.read(arm64_packages.fetch(space, ["bash"]), "etc/nothing")
 
 
 def test_the_list_of_the_image_names_its_packages_with_versions(space):
@@ -208,8 +215,8 @@ def test_the_image_is_made_anew_when_the_way_of_making_it_changed(images, monkey
 def test_without_space_nothing_is_fetched(store, monkeypatch):
     space, calls = store
     monkeypatch.setattr(disk, "free", lambda path: 10)
-    with pytest.raises(DiskFullError, match=r"guest's packages needs .* MB, and .* has 10 MB"):
-        image.fetch(space, ["bash"])
+    with pytest.raises(DiskFullError, match=r"packages of arm64 needs .* MB, and .* has 10 MB"):
+        arm64_packages.fetch(space, ["bash"])
     assert calls == []
 
 
@@ -223,10 +230,10 @@ def commands_of(monkeypatch, user, namespaces):
             raise ProgramError("no")
         return ""
 
-    monkeypatch.setattr(image.os, "geteuid", lambda: user)
-    monkeypatch.setattr(image, "run", run)
+    monkeypatch.setattr(arm64_packages.os, "geteuid", lambda: user)
+    monkeypatch.setattr(arm64_packages, "run", run)
     monkeypatch.setattr(packages, "as_root", lambda command: ["sudo", *command])
-    return image._allowed(["mmdebstrap", "x"]), tried
+    return arm64_packages._allowed(["mmdebstrap", "x"]), tried
 
 
 def test_root_needs_no_user_namespace(monkeypatch):
@@ -243,10 +250,10 @@ def test_without_unshare_sudo_is_asked_for(monkeypatch):
     def run(command, **_):
         raise HostError("unshare is not installed")
 
-    monkeypatch.setattr(image.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(image, "run", run)
+    monkeypatch.setattr(arm64_packages.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(arm64_packages, "run", run)
     monkeypatch.setattr(packages, "as_root", lambda command: ["sudo", *command])
-    assert image._allowed(["mmdebstrap"])[0] == "sudo"
+    assert arm64_packages._allowed(["mmdebstrap"])[0] == "sudo"
 
 
 # --- The first process -----------------------------------------------------------

@@ -10,8 +10,9 @@ import os
 import re
 
 import pytest
-from percpu_local_builds import KASAN, MATRIX
 
+from pagewright.host import workspace
+from pagewright.kernel import recipes
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
@@ -208,16 +209,16 @@ def test_many_cpus_boot(machine, cpus):
 @pytest.mark.full
 @pytest.mark.parametrize("append", ["", "nokaslr", "kpti=on", "kpti=on nokaslr"])
 @pytest.mark.parametrize("cpu", ["max", NO_LPA2, NO_LSE])
-@pytest.mark.parametrize("size_and_bits", MATRIX)
-def test_the_matrix(machine, size_and_bits, cpu, append):
-    if cpu == NO_LSE and size_and_bits.startswith("16k"):
+@pytest.mark.parametrize("build", recipes.matrix(workspace.find()))
+def test_the_matrix(machine, build, cpu, append):
+    if cpu == NO_LSE and "16k" in build:
         pytest.skip("the processor has no 16 KiB pages")
-    place = machine(f"tiny-{size_and_bits}", cpu=cpu, smp=3, append=f"{KUNIT} {append}")
+    place = machine(build, cpu=cpu, smp=3, append=f"{KUNIT} {append}")
     passes_with_local_map(place)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", KASAN)
+@pytest.mark.parametrize("kind", ["kasan-sw-tags", "kasan-hw-tags"])
 def test_kasan_with_tags(machine, kind):
     place = machine(f"tiny-4k-52-{kind}", smp=3, append=KUNIT, extra_args=MTE)
     assert f"KernelAddressSanitizer initialized ({kind.removeprefix('kasan-')}" in place.console()

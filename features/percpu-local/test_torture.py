@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from percpu_local_builds import KASAN, MATRIX
 
 from pagewright.host import workspace
-from pagewright.kernel import source
+from pagewright.kernel import recipes, source
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
@@ -117,7 +116,7 @@ def full(*values: object) -> object:
         full("patched-voluntary-4k", 4, ANY_CPU, ""),
         full("patched-16k", 4, ANY_CPU, ""),
         full("patched-64k", 4, ANY_CPU, ""),
-        *(full(f"tiny-{name}", 3, ANY_CPU, NMI) for name in MATRIX),
+        *(full(name, 3, ANY_CPU, NMI) for name in recipes.matrix(workspace.find())),
     ],
 )
 def test_all_at_once(machine, subtests, build, smp, cpu, append):
@@ -136,7 +135,7 @@ def test_all_at_once_with_nmis_and_every_check(machine, subtests):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", KASAN)
+@pytest.mark.parametrize("kind", ["kasan-sw-tags", "kasan-hw-tags"])
 def test_all_at_once_with_kasan_tags(machine, subtests, kind):
     place = machine(f"tiny-4k-52-{kind}", smp=3, memory="2G", append=NMI, extra_args=MTE)
     check_nmis(place, torture(place, subtests))

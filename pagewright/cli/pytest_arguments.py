@@ -16,7 +16,7 @@ from pagewright.host.workspace import Workspace
 _WITH_VALUE = (
     *("-k", "-m", "-n", "-o", "-p", "-c", "-r", "-W", "--lg-env", "--junit-xml", "--basetemp"),
     *("--rootdir", "--ignore", "--deselect", "--maxfail", "--tb", "--durations", "--dist"),
-    *("--color", "--junitxml", "--log-cli-level", "--logs"),
+    *("--color", "--junitxml", "--log-cli-level", "--logs", "--build"),
 )
 _PLACE = "--lg-env"
 # Stands in the repository for whoever writes a place of their own.

@@ -7,19 +7,16 @@ is packages.txt, which says what versions of which packages are in it.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from pagewright.guest import programs
-from pagewright.host import disk, packages
-from pagewright.host.errors import BuildError, PagewrightError
+from pagewright.host import arm64_packages, disk
+from pagewright.host.arm64_packages import Fetched
 from pagewright.host.lock import lock
-from pagewright.host.progress import Bar, say
+from pagewright.host.progress import Bar
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
@@ -53,33 +50,8 @@ PACKAGES = (
 # The image gets this much more than its contents, for what guests write.
 SPARE_MB = 256
 
-# The space that the steps take for a while, in MB, a third more than was measured: the tar of
-# packages in the cache and their files in the folder for temporary files; the files and the image.
-_TAR_MB = 600
-_UNPACKED_MB = 900
+# The space that making an image takes for a while, in MB, a third more than was measured.
 _IMAGE_MB = 1600
-
-# Where the list of the packages is in the guest.
-_LIST = "var/lib/packages.txt"
-# The packages' files are gone when mmdebstrap ends; this runs while they are there.
-_WRITE_LIST = (
-    'for deb in "$1"/var/cache/apt/archives/*.deb; do '
-    "dpkg-deb --show --showformat='${Package} ${Version}\\n' \"$deb\" || exit; "
-    f'done | LC_ALL=C sort >"$1"/{_LIST}'
-)
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """Packages, extracted.
-
-    Attributes:
-        tar: their files, and those of all packages that they need.
-        listing: all these packages, a line with the name and the version each, sorted.
-    """
-
-    tar: Path
-    listing: Path
 
 
 @cache
@@ -93,7 +65,7 @@ def ensure(space: Workspace) -> Path:
     target = space.out / "guest"
     image = target / "root.ext4"
     with lock(target, "the guest image"):
-        fetched = _fetch(space, PACKAGES)
+        fetched = arm64_packages.fetch(space, PACKAGES)
         overlay = target / "programs"
         inputs = [fetched.listing, *programs.ensure(space, pristine, overlay)]
         key = _key(fetched, inputs)
@@ -121,76 +93,6 @@ def listing(space: Workspace) -> Path:
 def stamp(space: Workspace) -> Path:
     """Return the file with the digest of all that the guest image was made of."""
     return space.out / "guest" / "stamp"
-
-
-def fetch(space: Workspace, names: Sequence[str]) -> Path:
-    """Return a tar of extracted packages and all they need, made once per list of names."""
-    return _fetch(space, names).tar
-
-
-def _fetch(space: Workspace, names: Sequence[str]) -> Fetched:
-    """Fetch packages into the cache, unless they are there with their list."""
-    release = packages.debian_release()
-    store = space.cache / "guest"
-    name = hashlib.sha256(" ".join((release, *names)).encode()).hexdigest()[:16]
-    tar = store / f"{release}-{name}.tar"
-    fetched = Fetched(tar, tar.with_suffix(".packages.txt"))
-    with lock(store, "the guest cache"):
-        if not (fetched.tar.exists() and fetched.listing.exists()):
-            disk.require(store, _TAR_MB, "a copy of the guest's packages")
-            disk.require(Path(tempfile.gettempdir()), _UNPACKED_MB, "unpacking them")
-            with scratch(store, "fetch-") as folder:
-                fresh = folder / "root.tar"
-                _extract(release, names, fresh)
-                content = run(["tar", "-x", "-O", "-f", fresh, f"./{_LIST}"])
-                fetched.listing.write_text(content)
-                fresh.rename(fetched.tar)
-    return fetched
-
-
-def _extract(release: str, names: Sequence[str], tar: Path) -> None:
-    """Have mmdebstrap download packages of arm64 and put their files into a tar."""
-    sites = packages.apt_sites(release)
-    if not sites:
-        raise BuildError(f"apt has no source for Debian {release}", "run `apt-get update`")
-    lines = "".join(
-        f"deb {site} {suite} main\n" for site, suite in sites if "backports" not in suite
-    )
-    command = _allowed(
-        [
-            "mmdebstrap",
-            "--arch=arm64",
-            "--variant=extract",
-            "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
-            '--aptopt=Acquire::Retries "3"',
-            "--dpkgopt=path-exclude=/usr/share/doc/*",
-            "--dpkgopt=path-exclude=/usr/share/man/*",
-            "--dpkgopt=path-exclude=/usr/share/locale/*",
-            f"--extract-hook={_WRITE_LIST}",
-            f"--include={','.join(names)}",
-            release,
-            str(tar),
-            "-",
-        ]
-    )
-    with Bar("fetch the guest's packages", None):
-        run(command, stdin=lines)
-
-
-def _allowed(mmdebstrap: list[str]) -> list[str]:
-    """Return a command of mmdebstrap so that it may own files as root.
-
-    A user gets that in a user namespace, if the host allows one; otherwise from sudo.
-    """
-    if os.geteuid() == 0:
-        return mmdebstrap
-    try:
-        # Does all that mmdebstrap will do, and needs the same files and programs of the host.
-        run(["unshare", "--map-auto", "--map-root-user", "true"])
-    except PagewrightError:
-        say("no user namespaces here (are uidmap and /etc/subuid there?): sudo fetches the guest")
-        return packages.as_root(mmdebstrap)
-    return [mmdebstrap[0], "--mode=unshare", *mmdebstrap[1:]]
 
 
 def _make_image(tar: Path, overlay: Path, image: Path) -> None:

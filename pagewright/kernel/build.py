@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pagewright.host import disk
+from pagewright.host import arm64_packages, disk
 from pagewright.host.errors import BuildError, PagewrightError
 from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
@@ -23,9 +24,12 @@ from pagewright.kernel.manifest import Manifest
 from pagewright.kernel.recipes import recipe
 
 CCACHE_SIZE = "8G"
+# The package with the configurations of Debian's own kernels.
+DEBIAN_CONFIGS = "linux-config-6.12"
 # What a build takes in its folder and, compressed, in the compiler cache, in MB.
 BUILD_MB = 500
 DEBUG_BUILD_MB = 1000
+DEBIAN_BUILD_MB = 1500
 # In a build's folder: the version of the source package that it was made from.
 SOURCE_STAMP = ".source"
 # In a build's folder: which modules were installed, and when each was compiled.
@@ -100,8 +104,9 @@ def ensure(space: Workspace, name: str) -> Build:
         _start_over_for_another_source(build)
         if not build.image.exists():
             needed = DEBUG_BUILD_MB if chosen.debug else BUILD_MB
+            needed = DEBIAN_BUILD_MB if chosen.debian else needed
             disk.require(build.out, needed, f"the build {name}")
-        configure(space, build, chosen.files(space))
+        configure(space, build, chosen.files(space), _debian_config(space, chosen.debian))
         _compile(space, build)
     return build
 
@@ -175,21 +180,38 @@ def environment(space: Workspace) -> dict[str, str]:
     }
 
 
-def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
-    """Make .config from allnoconfig and the fragments, if they or the tree changed."""
+def configure(space: Workspace, build: Build, fragments: list[Path], start: str = "") -> None:
+    """Make .config from what it starts from and the fragments, if they or the tree changed.
+
+    Args:
+        space: the repository.
+        build: the build.
+        fragments: files whose symbols must come out as they say.
+        start: the text of a whole configuration, whose modules are left out; without it all
+            starts from allnoconfig.
+
+    Raises:
+        BuildError: a symbol of a fragment did not take its value.
+    """
     manifest = Manifest.read(build.tree)
     text = f"# linux {build.source}, {manifest.describe() if manifest else 'no hooks'}\n"
-    text += "".join(f"{file.read_text()}\n" for file in fragments)
+    text += "".join(f"{part}\n" for part in (start, *(f.read_text() for f in fragments)) if part)
     merged = build.out / "fragments.config"
     config = build.out / ".config"
     if not (config.exists() and merged.exists() and merged.read_text() == text):
         merged.unlink(missing_ok=True)
         wanted = build.out / "wanted.config"
         wanted.write_text(text)
-        run(
-            [*make_command(build, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"],
-            env=environment(space),
-        )
+        if start:
+            config.write_text(start)
+            run(make_command(build, "mod2noconfig"), env=environment(space))
+            # Of two lines for one symbol the last one counts.
+            with config.open("a") as more:
+                more.writelines(file.read_text() for file in fragments)
+            run(make_command(build, "olddefconfig"), env=environment(space))
+        else:
+            command = make_command(build, "allnoconfig")
+            run([*command, f"KCONFIG_ALLCONFIG={wanted}"], env=environment(space))
         got = parse_config(config.read_text())
         lines = [
             f"  {os.path.relpath(file, space.root)}: {line}"
@@ -204,6 +226,15 @@ def configure(space: Workspace, build: Build, fragments: list[Path]) -> None:
                 "\n".join(lines),
             )
         wanted.rename(merged)
+
+
+def _debian_config(space: Workspace, flavour: str) -> str:
+    """Return the configuration of one of Debian's kernels of arm64, such as cloud-arm64."""
+    if not flavour:
+        return ""
+    name = f"usr/src/{DEBIAN_CONFIGS}/config.arm64_none_{flavour}.xz"
+    packed = arm64_packages.read(arm64_packages.fetch(space, [DEBIAN_CONFIGS]), name)
+    return lzma.decompress(packed).decode()
 
 
 def _compile(space: Workspace, build: Build) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ class Recipe:
         features: names of the features whose symbols are on.
         patched: it is made from the assembled tree, and not from the pristine one.
         debug: the debug fragments of its features are merged, too.
+        debian: the configuration of Debian that the fragments are merged into, such as
+            cloud-arm64; none if they start from allnoconfig.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Recipe:
     features: tuple[str, ...]
     patched: bool
     debug: bool = False
+    debian: str = ""
 
     def files(self, space: Workspace) -> list[Path]:
         """Return the fragment files, the features' own included."""
@@ -56,6 +60,25 @@ def names(space: Workspace) -> list[str]:
 def everyday(space: Workspace) -> list[str]:
     """Return the builds that `make test` boots."""
     return list(_read(space)["everyday"])
+
+
+def matrix(space: Workspace) -> list[str]:
+    """Return the builds with all features, one for each page size and number of address bits."""
+    return list(_read(space)["matrix"])
+
+
+def unpatched(space: Workspace, name: str) -> str:
+    """Return the name of the unpatched build that is configured as another one, if there is one.
+
+    Raises:
+        PagewrightError: there is no build of the name given.
+    """
+    like = recipe(space, name)
+    for other in map(partial(recipe, space), names(space)):
+        same = (other.fragments, other.debian) == (like.fragments, like.debian)
+        if same and not other.patched:
+            return other.name
+    return ""
 
 
 def recipe(space: Workspace, name: str) -> Recipe:
@@ -79,6 +102,7 @@ def recipe(space: Workspace, name: str) -> Recipe:
         tuple(features),
         patched=entry["features"] != "none",
         debug=entry.get("debug", False),
+        debian=entry.get("debian", ""),
     )
 
 

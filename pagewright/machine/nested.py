@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.guest import image
+from pagewright.host import arm64_packages
 from pagewright.host.errors import MachineError
 from pagewright.host.run import run as start
 from pagewright.host.run import tail
@@ -101,9 +102,9 @@ def lay_out(space: Workspace, target: Path, name: str) -> Path:
     Returns:
         The folder, for MachineOptions.overlay.
     """
-    with tarfile.open(image.fetch(space, image.PACKAGES)) as archive:
+    with tarfile.open(arm64_packages.fetch(space, image.PACKAGES).tar) as archive:
         there = set(archive.getnames())
-    packages = image.fetch(space, PACKAGES)
+    packages = arm64_packages.fetch(space, PACKAGES).tar
     with tarfile.open(packages) as archive:
         wanted = [n for n in archive.getnames() if n not in there and _is_wanted(n)]
     target.mkdir()

@@ -1,0 +1,77 @@
+"""KUnit, hugepages and CPU hotplug on other kernels: all page sizes, and what servers run."""
+
+from __future__ import annotations
+
+import pytest
+
+from pagewright.host import workspace
+from pagewright.kernel import recipes
+from pagewright.machine.options import DEFAULT_CPU, LISTED_CPU, UNLISTED_CPU
+
+pytestmark = pytest.mark.full
+
+SPACE = workspace.find()
+SUITES = [suite for feature in SPACE.features() for suite in feature.kunit_suites]
+KUNIT = "kunit.enable=1 hugetlb_free_vmemmap=on"
+
+# Pools of hugepages grow and shrink, one after the other and all at once.
+HUGEPAGES = """
+cd /sys/kernel/mm/hugepages || exit 1
+for size in hugepages-*; do
+    for nr in 1 3 0; do echo $nr >$size/nr_hugepages || exit 1; done
+    test $(cat $size/nr_hugepages) = 0 || exit 1
+done
+"""
+# CPUs leave and come back.
+HOTPLUG = """
+for round in 1 2 3; do
+    for online in 0 1; do
+        for cpu in /sys/devices/system/cpu/cpu[1-9]; do echo $online >$cpu/online || exit 1; done
+    done
+done
+"""
+
+
+def passes(place, kunit_suites):
+    """Every suite passes, pools and CPUs come and go, and the kernel says nothing against it."""
+    kunit_suites(place, SUITES)
+    place.check(HUGEPAGES, timeout=300)
+    place.check(HOTPLUG, timeout=300)
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize("append", ["", "nokaslr kpti=on"], ids=["plain", "nokaslr-kpti"])
+@pytest.mark.parametrize("cpu", [DEFAULT_CPU, UNLISTED_CPU], ids=["level2", "level0"])
+@pytest.mark.parametrize("build", recipes.matrix(SPACE))
+def test_page_sizes_and_address_bits(machine, kunit_suites, build, cpu, append):
+    passes(machine(build, cpu=cpu, smp=2, memory="4G", append=f"{KUNIT} {append}"), kunit_suites)
+
+
+@pytest.mark.parametrize("cpu", [LISTED_CPU, "neoverse-n1", "cortex-a72"])
+def test_kernel_of_servers_from_uefi_and_acpi(machine, kunit_suites, cpu):
+    place = machine("server-4k", firmware=True, cpu=cpu, smp=8, memory="4G", append=KUNIT)
+    # Message-signalled interrupts come through the GIC's ITS.
+    assert "ITS-" in place.check("cat /proc/interrupts")
+    passes(place, kunit_suites)
+
+
+def test_kernel_of_servers_on_two_nodes(machine, kunit_suites):
+    place = machine("server-4k", nodes=2, smp=8, memory="4G", append=KUNIT)
+    assert place.read("/sys/devices/system/node/online") == ["0-1"]
+    passes(place, kunit_suites)
+
+
+def test_no_contiguous_range_of_16_gib_where_addresses_are_not_congruent(machine):
+    """With 64 KiB pages, virtual and physical addresses agree in their lower 29 bits only.
+
+    A range of 16 GiB would have the processor make up the bits above: neither the linear map of
+    the boot nor folding may make one.
+    """
+    place = machine("tiny-64k-42", memory="40G", smp=2, append="nokaslr")
+    ranges = "awk '/DirectMap16G/ { print $2 }' /proc/meminfo"
+    assert place.check(ranges).strip() == "0"
+    # Each module splits leaves, which are folded when it is gone.
+    place.check("for round in 1 2 3; do modprobe xts && modprobe -r xts || exit 1; done; sleep 3")
+    assert int(place.check("awk '/linear_map_fold_pmd/ { print $2 }' /proc/vmstat")) > 0
+    assert place.check(ranges).strip() == "0"
+    assert place.warnings() == ""
