@@ -72,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         recipes.recipe(SPACE, config.getoption("build"))
     except PagewrightError as error:
-        raise pytest.UsageError(f"{error}; {error.todo}") from error
+        raise pytest.UsageError(str(error)) from error
     if ledger.VARIABLE not in os.environ:
         ledger.begin(SPACE.out / "logs" / ".ledger")
     config.stash[_BUILT] = ledger.total(Path(os.environ[ledger.VARIABLE]), "build").seconds
