@@ -1,11 +1,12 @@
 """What an experiment is: which guests run what, and what the printed values mean.
 
-An experiment is one file in features/NAME/bench, which defines an Experiment named EXPERIMENT.
-Its parts are sets of guests that are set up alike; each part runs on some sides, which are
-kernels or switches that are compared; and each side of a part is run once or more often, in a
-boot of its own each time. In a run every work is executed, once or in several rounds, and
-prints key=value lines. The experiment makes quantities of the lines of one round; how rounds
-and runs are put together is the same for all experiments (see statistics.py).
+An experiment is one file in features/NAME/bench, or in bench/ if it is about all features
+together. It defines an Experiment named EXPERIMENT. Its parts are sets of guests that are set up
+alike; each part runs on some sides, which are kernels or switches that are compared; and each side
+of a part is run once or more often, in a boot of its own each time. In a run every work is
+executed, once or in several rounds, and prints key=value lines. The experiment makes quantities of
+the lines of one round; how rounds and runs are put together is the same for all experiments (see
+statistics.py).
 """
 
 from __future__ import annotations
@@ -102,11 +103,11 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a file in features/NAME/bench defines.
+    """What the file of an experiment defines.
 
     Attributes:
         name: as on the command line.
-        feature: the feature it measures.
+        feature: the feature it measures, or `all features`.
         title: one line.
         parts: what runs on which guests; quick leaves out what takes long.
         quantities: makes numbers of what one round of a work has printed, given the label of
@@ -168,8 +169,9 @@ def load(space: Workspace, name: str) -> Experiment:
 
 
 def _files(space: Workspace) -> dict[str, Path]:
-    """Return the experiments' files, which are in features/NAME/bench, by their names."""
+    """Return the files of all experiments by their names."""
     files = sorted((space.root / "features").glob("*/bench/[a-z]*.py"))
+    files += sorted((space.root / "bench").glob("[a-z]*.py"))
     return {file.stem.replace("_", "-"): file for file in files}
 
 

@@ -1,0 +1,93 @@
+"""What a kernel with all features costs while all of them are switched off by boot parameters.
+
+Counted are the instructions of a boot, from reset until the first program starts, and of programs
+that make much use of what the features touch. The sides are the unpatched kernel, the patched one
+with all features switched off, on a processor that all of them could use and on one that linear-map
+cannot, and the patched one as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pagewright.host import workspace
+from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
+from pagewright.results.experiment import (
+    Experiment,
+    Part,
+    Quantity,
+    Side,
+    Values,
+    Work,
+    off_and_on,
+)
+
+BASE = Side("base", "base-4k")
+OFF, ON = off_and_on(workspace.find().features())
+
+# Counts instructions; as the first program it keeps how many there were before it.
+COUNTER = "/usr/lib/tests/linear-map/instructions"
+APPEND = f"nokaslr init={COUNTER}"
+
+BOOT = 'echo "instructions=$BOOT_INSTRUCTIONS"'
+# Each first runs a little, not counted, which brings programs into memory.
+FORK = f"""
+set -e
+stress-ng --quiet --no-rand-seed --fork 1 --fork-ops 10
+{COUNTER} stress-ng --quiet --no-rand-seed --fork 1 --fork-ops SIZE
+"""
+MMAP = f"""
+set -e
+stress-ng --quiet --no-rand-seed --mmap 1 --mmap-bytes 4m --mmap-ops 1
+{COUNTER} stress-ng --quiet --no-rand-seed --mmap 1 --mmap-bytes 4m --mmap-ops SIZE
+"""
+HUGEPAGES = f"""
+set -e
+pool=/proc/sys/vm/nr_hugepages
+echo 4 >$pool
+echo 0 >$pool
+{COUNTER} sh -c 'for turn in $(seq SIZE); do echo 256 >'$pool'; echo 0 >'$pool'; done'
+test $(cat $pool) = 0
+"""
+# By the name of the row: the command, its size when quick, and in full.
+PROGRAMS = {
+    "until init runs": (BOOT, 1, 1),
+    "fork": (FORK, 100, 1000),
+    "mmap": (MMAP, 2, 20),
+    "allocate and free hugepages": (HUGEPAGES, 1, 10),
+}
+
+
+# By how the processor is called in the tables.
+PROCESSORS = {"with BBM level 2": DEFAULT_CPU, "without BBM level 2": UNLISTED_CPU}
+
+
+def parts(quick: bool) -> list[Part]:
+    """Return what runs where."""
+    found = []
+    for called, cpu in PROCESSORS.items():
+        works = [
+            Work(f"{name}, {called}", text.replace("SIZE", str(small if quick else full)), 900)
+            for name, (text, small, full) in PROGRAMS.items()
+        ]
+        options = {"icount": True, "smp": 1, "memory": "2G", "append": APPEND, "cpu": cpu}
+        runs = 1 if quick else 3
+        found.append(Part(called.replace(" ", "-"), options, works, (BASE, OFF, ON), runs=runs))
+    return found
+
+
+def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
+    """Make a row of each work, in the table of its processor."""
+    name, called = work.split(", ")
+    count = int(values["instructions"]) / 1e6
+    yield Quantity(f"instructions on a processor {called}", name, "million", count)
+
+
+EXPERIMENT = Experiment(
+    name="switched-off",
+    feature="all features",
+    title="What a kernel with all features costs while they are switched off",
+    parts=parts,
+    quantities=quantities,
+    columns=["base", "off", "on"],
+)
