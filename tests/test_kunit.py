@@ -70,7 +70,7 @@ def test_glob_selects_what_depends_on_the_processor():
 )
 def test_kunit_and_modules_under_the_debug_build(machine, kunit_suites, build, cpu, glob, suites):
     append = (
-        f"kunit.enable=1 kunit.filter_glob={glob} pgtable_transition_check=on "
+        f"kunit.enable=1 kunit.filter_glob={glob} arm64.pgtable_transition_check=on "
         "hugetlb_free_vmemmap=on"
     )
     guest = machine(build, cpu=cpu, smp=2, append=append)

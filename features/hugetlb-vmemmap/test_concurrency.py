@@ -47,7 +47,7 @@ def optimised(machine: Boot) -> Boot:
     """
 
     def factory(build: str, mode: str, append: str = "", **options: Any) -> Machine:
-        check = "pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
+        check = "arm64.pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
         words = ("hugetlb_free_vmemmap=on", f"hugetlb_vmemmap={mode}", check, append)
         return machine(build, append=" ".join(filter(None, words)), smp=4, **options)
 

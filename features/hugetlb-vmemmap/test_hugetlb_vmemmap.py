@@ -486,7 +486,7 @@ OTHERS = [("level2", "pause"), ("level0", "seamless")]
     ],
 )
 def test_everything_at_once(machine, build, rounds, cpu, mode):
-    checked = " pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
+    checked = " arm64.pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
     place = machine(build, memory="4G", smp=4, cpu=CPUS[cpu], append=on(mode) + checked)
     place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
     time.sleep(1)

@@ -25,6 +25,10 @@ LISTED = {
     "NVIDIA Olympus": 0x4E0F0100,
     "AmpereOne": 0xC00FAC30,
     "AmpereOne A": 0xC00FAC40,
+    "C1-Nano": 0x410FD8A0,
+    "C1-Pro": 0x410FD8B0,
+    "C1-Ultra r1p1": 0x411FD8C1,
+    "C1-Premium r1p1": 0x411FD901,
 }
 MODULES = ("crypto_null", "dummy", "veth")
 
@@ -56,6 +60,10 @@ def in_pages(guest: Machine) -> bool:
 # the same for all, but for those that are on the list against what their ID register says.
 EVERY_DAY = ("Neoverse-V3 r0p2", "AmpereOne")
 
+# The case of KUnit for maps that are not split, too.
+REMOVAL = "part_of_a_leaf_is_removed_if_it_can_be_split"
+RUN_REMOVAL = f"kunit.enable=1 kunit.filter_glob=linear_map.{REMOVAL}"
+
 
 @pytest.mark.parametrize(
     "midr",
@@ -77,6 +85,10 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
     [
         (UNLISTED_CPU, "", "pages (the boot CPU is not known to have BBM level 2 without aborts"),
         ("max,midr=0x410fd822", "", "pages (the boot CPU is not known"),  # X4 r0p2: too old
+        # C1-Ultra r1p0: erratum 3683289
+        pytest.param(
+            "max,midr=0x411fd8c0", "", "pages (the boot CPU is not known", marks=pytest.mark.full
+        ),
         (LEVEL_2, "arm64.nobbml2", "pages (arm64.nobbml2;"),
         (LEVEL_2, "arm64.nobbml2_cpus=0", "pages (the boot CPU is not known"),
         (UNLISTED_CPU, "rodata=on", "pages (the boot CPU is not known"),  # late KFENCE needs pages
@@ -86,9 +98,11 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
     ],
 )
 def test_mode_and_its_reason(machine, cpu, append, said):
-    guest = machine(cpu=cpu, append=append)
+    guest = machine(cpu=cpu, append=f"{append} {RUN_REMOVAL}")
     assert mode(guest).startswith(said)
     assert in_pages(guest) == said.startswith("pages")
+    # There are blocks on all of them, if only the image's.
+    assert re.search(rf"\bok 1 {REMOVAL}$", guest.check("dmesg"), re.MULTILINE)
     assert guest.warnings() == ""
 
 
@@ -119,7 +133,7 @@ def test_late_cpu_without_it_is_refused(machine):
 
 
 def test_modules_split_and_are_folded_back(machine):
-    guest = machine(cpu=LEVEL_2, smp=2, memory="4G", append="linear_map.fold_delay_ms=200")
+    guest = machine(cpu=LEVEL_2, smp=2, memory="4G", append="arm64.linear_map_fold_delay_ms=200")
     before = direct_map(guest)
     # Some splits are for good: what is made read-only at the end of boot.
     boots = vmstat(guest)
@@ -138,17 +152,17 @@ def test_modules_split_and_are_folded_back(machine):
 
 
 def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
-    options = "linear_map.fold=0 linear_map.fold_delay_ms=100"
+    options = "arm64.linear_map_fold=0 arm64.linear_map_fold_delay_ms=100"
     guest = machine(cpu=LEVEL_2, smp=2, append=options)
     before = direct_map(guest)
     guest.check("modprobe dummy && rmmod dummy; sleep 1")
     assert direct_map(guest)["4k"] > before["4k"]
-    guest.check("echo 1 >/sys/module/linear_map/parameters/fold; sleep 1")
+    guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold; sleep 1")
     assert direct_map(guest) == before
 
 
 def test_tracepoints_tell_of_splits_and_folds(machine):
-    guest = machine(cpu=LEVEL_2, smp=2, append="linear_map.fold_delay_ms=100")
+    guest = machine(cpu=LEVEL_2, smp=2, append="arm64.linear_map_fold_delay_ms=100")
     guest.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")
     guest.check("echo 1 >/sys/kernel/tracing/events/linear_map/enable")
     guest.check("modprobe dummy && rmmod dummy; sleep 1")

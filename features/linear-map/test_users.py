@@ -38,7 +38,7 @@ DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE])
 builds_and_debug = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
 
-FOLD_SOON = "linear_map.fold_delay_ms=100"
+FOLD_SOON = "arm64.linear_map_fold_delay_ms=100"
 SPLIT = "linear_map_split_"
 
 
@@ -104,7 +104,7 @@ def permissions(place: Machine) -> list[tuple[int, int, leaves.Access]]:
 @pytest.mark.parametrize("delay", ["1", pytest.param("100", marks=pytest.mark.full)])
 def test_users_at_the_same_time(blocks, build, delay):
     """All of them on four CPUs, and readers of the page tables besides."""
-    place = blocks(build, smp=4, append=f"linear_map.fold_delay_ms={delay}")
+    place = blocks(build, smp=4, append=f"arm64.linear_map_fold_delay_ms={delay}")
     place.check(f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
     place.check(f"{TESTS}/modules -t leave_nothing_else_read_only")
     before = permissions(place)

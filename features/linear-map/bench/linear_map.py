@@ -32,8 +32,8 @@ BASE = Side("base", "base-4k")
 BASE_ON = Side("rodata=on", "base-4k", "rodata=on")
 SWITCHED_OFF = Side("nobbml2", "patched-4k", "arm64.nobbml2")
 PATCHED = Side("patched", "patched-4k")
-# linear_map.fold=0 keeps what was split.
-NO_FOLDING = Side("no folding", "patched-4k", "linear_map.fold=0")
+# arm64.linear_map_fold=0 keeps what was split.
+NO_FOLDING = Side("no folding", "patched-4k", "arm64.linear_map_fold=0")
 FOLDING = Side("folding", "patched-4k")
 COLUMNS = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
 

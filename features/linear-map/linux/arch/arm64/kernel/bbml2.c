@@ -40,11 +40,26 @@ static const struct midr_range bbml2_noabort_list[] = {
 	MIDR_ALL_VERSIONS(MIDR_CORTEX_A715),
 	MIDR_ALL_VERSIONS(MIDR_CORTEX_A720AE),
 	MIDR_ALL_VERSIONS(MIDR_CORTEX_A725),
+	MIDR_ALL_VERSIONS(MIDR_C1_NANO),
+	MIDR_ALL_VERSIONS(MIDR_C1_PRO),
+	/* r1p1 and later: see bbml2_erratum_list */
+	MIDR_RANGE(MIDR_C1_ULTRA, 1, 1, 0xf, 0xf),
+	MIDR_RANGE(MIDR_C1_PREMIUM, 1, 1, 0xf, 0xf),
 	MIDR_ALL_VERSIONS(MIDR_NEOVERSE_N3),
 	MIDR_ALL_VERSIONS(MIDR_NVIDIA_OLYMPUS),
 	/* These two behave so, but their ID_AA64MMFR2_EL1.BBM does not say it. */
 	MIDR_ALL_VERSIONS(MIDR_AMPERE1),
 	MIDR_ALL_VERSIONS(MIDR_AMPERE1A),
+	{}
+};
+
+/*
+ * Erratum 3683289: entries of different sizes for the same address can livelock these,
+ * before r1p1. Nothing that their ID register says is believed.
+ */
+static const struct midr_range bbml2_erratum_list[] = {
+	MIDR_RANGE(MIDR_C1_ULTRA, 0, 0, 1, 0),
+	MIDR_RANGE(MIDR_C1_PREMIUM, 0, 0, 1, 0),
 	{}
 };
 
@@ -56,10 +71,14 @@ static const struct midr_range bbml2_noabort_list[] = {
  * What the hardware can do; neither the command line nor other CPUs count.
  *
  * Context: any.
- * Return: true if the ID register or the list of implementations says so.
+ * Return: true if the ID register or the list of implementations says so, and no erratum
+ *	   is known.
  */
 bool arm64_has_bbml2_noabort(u32 midr, u64 mmfr2)
 {
+	if (is_midr_in_range_list(midr, bbml2_erratum_list))
+		return false;
+
 	if (cpuid_feature_extract_unsigned_field(mmfr2, ID_AA64MMFR2_EL1_BBM_SHIFT) >=
 	    ID_AA64MMFR2_EL1_BBM_LEVEL_3)
 		return true;

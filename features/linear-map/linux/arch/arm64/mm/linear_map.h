@@ -5,41 +5,13 @@
 #ifndef __ARM64_MM_LINEAR_MAP_H
 #define __ARM64_MM_LINEAR_MAP_H
 
+#include <linux/kasan.h>
+#include <linux/mm.h>
 #include <linux/mutex.h>
-#include <linux/pgtable.h>
 #include <linux/rwsem.h>
 #include <linux/types.h>
 
-/*
- * The sizes of leaf that a kernel mapping is made of, from small to large. Between
- * two levels of table lies the contiguous range: CONT_PTES or CONT_PMDS neighbouring
- * leaves that the TLB may hold as one.
- */
-enum leaf_size {
-	LEAF_PTE,
-	LEAF_CONT_PTE,
-	LEAF_PMD,
-	LEAF_CONT_PMD,
-	LEAF_PUD,
-	NR_LEAF_SIZES
-};
-
-/**
- * struct kernel_leaf - the leaf that maps an address
- * @size: its size; a contiguous range counts as one leaf
- * @start: the first address that it maps
- * @entry: its entry, or the first entry of a contiguous range
- * @desc: the descriptor in @entry when it was looked up
- *
- * A descriptor has the same fields at every level but for its type bits, so the
- * one type pteval_t serves for all.
- */
-struct kernel_leaf {
-	enum leaf_size size;
-	unsigned long start;
-	void *entry;
-	pteval_t desc;
-};
+#include "kernel_leaf.h"
 
 /**
  * enum linear_map_mode - what the linear map is made of, and whether it changes
@@ -65,30 +37,45 @@ extern enum linear_map_mode linear_map_mode;
  */
 extern struct rw_semaphore linear_map_fold_sem;
 
+/* Whoever splits a leaf, or counts leaves that may be split, holds it. */
+extern struct mutex linear_map_split_lock;
+
+/* linear_map_split.c */
 struct ptdesc *alloc_split_table(gfp_t gfp);
+int split_kernel_leaf(unsigned long addr);
+int split_crossing_leaf(unsigned long addr, unsigned long boundary,
+			const struct desc_change *change, gfp_t gfp);
+void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, void *table);
 int alloc_spare_tables(unsigned long nr);
 struct ptdesc *take_spare_table(void);
 void free_spare_tables(void);
-unsigned long leaf_bytes(enum leaf_size size);
-bool leaf_is_aligned(enum leaf_size size, unsigned long start, phys_addr_t pa);
-bool find_kernel_leaf(unsigned long addr, struct kernel_leaf *leaf);
-int split_kernel_leaf(unsigned long addr);
 void linear_map_count(enum leaf_size size, long bytes);
+void linear_map_count_range(unsigned long start, unsigned long end, int sign);
+void linear_map_count_memory(unsigned long start, u64 size, int sign);
 unsigned long linear_map_bytes(enum leaf_size size);
-pteval_t linear_map_default_desc(unsigned long addr, enum leaf_size size);
-void set_kernel_leaf(enum leaf_size size, void *entry, pteval_t desc);
-void __split_kernel_leaf(const struct kernel_leaf *leaf, void *table);
 
-static inline bool leaf_is_contiguous(enum leaf_size size)
+#ifdef CONFIG_ARM64_LINEAR_MAP_BLOCKS
+int split_ends(unsigned long start, unsigned long end, const struct desc_change *change);
+#else
+/* What changes consists of pages. */
+static inline int split_ends(unsigned long start, unsigned long end,
+			     const struct desc_change *change)
 {
-	return size == LEAF_CONT_PTE || size == LEAF_CONT_PMD;
+	return 0;
 }
+#endif
 
 /* Does a split of this leaf need a table for what it is split into? */
 static inline bool split_needs_table(enum leaf_size size)
 {
 	return size == LEAF_PMD || size == LEAF_PUD;
 }
+
+/* linear_map_change.c */
+int change_kernel_leaves(unsigned long start, unsigned long end,
+			 const struct desc_change *change, bool *was_valid);
+int change_kernel_range(unsigned long start, unsigned long end,
+			const struct desc_change *change);
 
 /* linear_map_park.S */
 typedef void (park_fn)(u32 *parked);
@@ -103,5 +90,23 @@ void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
 void linear_map_fold_later(unsigned long start, unsigned long end);
 bool linear_map_fold_enable(bool enable);
 void linear_map_fold_now(void);
+
+/* Is the linear map split and folded? If that is not configured, nothing refers to it. */
+static inline bool linear_map_is_live(void)
+{
+	return IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) && linear_map_mode == LINEAR_MAP_LIVE;
+}
+
+/* Something in a range may be folded, if it is part of the linear map. */
+static inline void fold_later(unsigned long start, unsigned long end)
+{
+	if (linear_map_is_live() && __is_lm_address(start))
+		linear_map_fold_later(start, end);
+}
+
+static inline unsigned long untagged(unsigned long addr)
+{
+	return (unsigned long)kasan_reset_tag((void *)addr);
+}
 
 #endif /* __ARM64_MM_LINEAR_MAP_H */

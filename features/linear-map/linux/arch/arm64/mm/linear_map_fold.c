@@ -2,7 +2,7 @@
 /*
  * Folding the linear map back into large leaves.
  *
- * A change of permission splits the linear map (see linear_map.c). When the memory gets
+ * A change of permission splits the linear map (see linear_map_change.c). When the memory gets
  * its default permission back, because a module was unloaded, a BPF program freed or
  * secret memory closed, leaves that are alike again are folded: pages into contiguous
  * ranges, pages into blocks, blocks into contiguous ranges, blocks into larger blocks.
@@ -51,6 +51,7 @@
 #include <linux/workqueue.h>
 
 #include <asm/bbml2.h>
+#include <asm/linear_map.h>
 #include <asm/tlbflush.h>
 
 #include "linear_map.h"
@@ -58,13 +59,13 @@
 #include <trace/events/linear_map.h>
 
 #undef MODULE_PARAM_PREFIX
-#define MODULE_PARAM_PREFIX "linear_map."
+#define MODULE_PARAM_PREFIX "arm64."
 
 static bool fold = true;
 
 static unsigned int fold_delay_ms = 1000;
-module_param(fold_delay_ms, uint, 0644);
-MODULE_PARM_DESC(fold_delay_ms, "Milliseconds until memory is folded (default: 1000)");
+module_param_named(linear_map_fold_delay_ms, fold_delay_ms, uint, 0644);
+MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded (default: 1000)");
 
 /* How many entries the worker reads before it lets others pass, and for how long. */
 #define FOLD_BUDGET	(8 * PTRS_PER_PTE)
@@ -336,7 +337,7 @@ static void fold_work_fn(struct work_struct *work)
 {
 	long budget = FOLD_BUDGET;
 
-	if (!READ_ONCE(fold) || linear_map_mode != LINEAR_MAP_LIVE ||
+	if (!READ_ONCE(fold) || !linear_map_is_live() ||
 	    !system_supports_bbml2_noabort())
 		return;
 	if (todo_start >= todo_end && !take_window())
@@ -398,6 +399,29 @@ void linear_map_fold_now(void)
 }
 #endif
 
+/**
+ * linear_map_hold() - keep the tables of the linear map from being folded away
+ *
+ * For who walks all of them and may sleep. Leaves may still be split.
+ *
+ * Context: process context, may sleep. Not to be nested, nor held while a permission is
+ *	    changed.
+ */
+void linear_map_hold(void)
+{
+	down_read(&linear_map_fold_sem);
+}
+
+/**
+ * linear_map_release() - the end of what linear_map_hold() began
+ *
+ * Context: process context.
+ */
+void linear_map_release(void)
+{
+	up_read(&linear_map_fold_sem);
+}
+
 static int set_fold(const char *val, const struct kernel_param *kp)
 {
 	bool enable;
@@ -419,5 +443,5 @@ static const struct kernel_param_ops fold_ops = {
 	.set = set_fold,
 	.get = param_get_bool,
 };
-module_param_cb(fold, &fold_ops, &fold, 0644);
-MODULE_PARM_DESC(fold, "Fold the linear map back into large leaves (default: yes)");
+module_param_cb(linear_map_fold, &fold_ops, &fold, 0644);
+MODULE_PARM_DESC(linear_map_fold, "Fold the linear map back into large leaves (default: yes)");

@@ -14,11 +14,12 @@
 #include <linux/kfence.h>
 #include <linux/kthread.h>
 #include <linux/memblock.h>
+#include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/prandom.h>
-#include <linux/smp.h>
 #include <linux/set_memory.h>
+#include <linux/smp.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
 #include <linux/vmstat.h>
@@ -326,6 +327,65 @@ static void random_splits_match_a_model(struct kunit *test)
 			model.read_only[first + i] = read_only;
 		compare(test, region, &model, "round", round);
 	}
+}
+
+static unsigned int leaves_set;
+
+static void count_set_leaves(enum leaf_size size, void *entry, pteval_t desc)
+{
+	leaves_set++;
+}
+
+/* As the map is repainted: no entry of the new table is written when it is in use. */
+static void blocks_split_straight_to_pages(struct kunit *test)
+{
+	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
+	struct ptdesc *table = pagetable_alloc(GFP_KERNEL, 0);
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	KUNIT_ASSERT_NOT_NULL(test, table);
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_ASSERT_EQ(test, leaf.size, LEAF_PMD);
+
+	leaves_set = 0;
+	kunit_activate_static_stub(test, set_kernel_leaf, count_set_leaves);
+	mutex_lock(&linear_map_split_lock);
+	__split_kernel_leaf(&leaf, LEAF_PTE, ptdesc_address(table));
+	mutex_unlock(&linear_map_split_lock);
+	kunit_deactivate_static_stub(test, set_kernel_leaf);
+
+	KUNIT_EXPECT_EQ(test, leaves_set, 0);
+	for (addr = region->start; addr < region->start + region->size; addr += PAGE_SIZE) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_ASSERT_EQ(test, leaf.size, LEAF_PTE);
+		KUNIT_ASSERT_EQ(test, leaf.desc, linear_map_default_desc(addr, LEAF_PTE));
+		KUNIT_ASSERT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
+	}
+}
+
+/* Memory that is part of a leaf may be removed where that leaf can be split. */
+static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
+{
+	bool live = linear_map_mode == LINEAR_MAP_LIVE;
+	phys_addr_t pa = PFN_PHYS(max_pfn) - 1, half;
+	struct kernel_leaf leaf;
+
+	if (!IS_ENABLED(CONFIG_MEMORY_HOTPLUG))
+		kunit_skip(test, "nothing is removed");
+
+	/* From the end of memory, where least of it is in smaller leaves. */
+	while (!find_kernel_leaf(__phys_to_virt(pa), &leaf) || leaf.size < LEAF_PMD) {
+		if (pa < PFN_PHYS(min_low_pfn) + PMD_SIZE)
+			kunit_skip(test, "the linear map has no blocks");
+		pa -= PMD_SIZE;
+	}
+	pa = __virt_to_phys(leaf.start);
+	half = leaf_bytes(leaf.size) / 2;
+
+	KUNIT_EXPECT_TRUE(test, arch_may_remove_memory(pa, 2 * half));
+	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa, half), live);
+	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa + half, half), live);
 }
 
 static void blocks_change_as_blocks(struct kunit *test)
@@ -767,6 +827,16 @@ static void allow_list(struct kunit *test)
 		{ 0x410fd890, 2, true  },	/* Cortex-A720AE */
 		{ 0x410fd870, 2, true  },	/* Cortex-A725 */
 		{ 0x410fd8e0, 2, true  },	/* Neoverse-N3 */
+		{ 0x410fd8a0, 2, true  },	/* C1-Nano */
+		{ 0x410fd8b0, 2, true  },	/* C1-Pro */
+		{ 0x411fd8c1, 2, true  },	/* C1-Ultra r1p1 */
+		{ 0x411fd8c0, 2, false },	/* erratum 3683289, also if the ID says 3 */
+		{ 0x411fd8c0, 3, false },
+		{ 0x410fd8c3, 3, false },
+		{ 0x411fd901, 2, true  },	/* C1-Premium r1p1 */
+		{ 0x411fd900, 2, false },
+		{ 0x411fd900, 3, false },
+		{ 0x412fd900, 2, true  },
 		{ 0x410fd490, 2, false },	/* Neoverse-N2: level 2, with aborts */
 		{ 0x410fd490, 3, true  },	/* level 3 needs no list */
 		{ 0x410fd490, 4, true  },
@@ -806,6 +876,8 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(secret_page_is_gone),
 	KUNIT_CASE(leaves_are_aligned_in_both_addresses),
 	KUNIT_CASE(painted_leaves_are_aligned),
+	KUNIT_CASE(blocks_split_straight_to_pages),
+	KUNIT_CASE(part_of_a_leaf_is_removed_if_it_can_be_split),
 	KUNIT_CASE(blocks_change_as_blocks),
 	KUNIT_CASE(invalid_blocks_stay_leaves),
 	KUNIT_CASE(default_is_folded_back),

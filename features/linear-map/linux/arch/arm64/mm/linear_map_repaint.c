@@ -45,7 +45,7 @@ void __init linear_map_map_park_flag(void)
 	u64 ptep;
 
 	/* Only what may be repainted needs somebody parked. */
-	if (linear_map_mode != LINEAR_MAP_LIVE)
+	if (!linear_map_is_live())
 		return;
 
 	ptep = memblock_phys_alloc((IDMAP_LEVELS - 1) * PAGE_SIZE, PAGE_SIZE);
@@ -89,22 +89,31 @@ static bool __init is_image_alias(unsigned long addr)
 }
 
 /*
- * Split the leaf that starts at an address until it is a page. The last split is that of
- * a contiguous range, and makes all its pages single; go on behind it. Only this CPU is
- * using the tables, and its TLB takes the changes.
+ * Split everything to pages. Only this CPU is using the tables, and its TLB takes the
+ * changes.
+ *
+ * Nothing is made contiguous on the way: a block becomes a complete table of pages, for
+ * which one entry that is in use has to be written, with its barriers. All others wait for
+ * this, and it is done for every 2 MiB of memory, so each entry is written once.
  */
 static void __init split_all(unsigned long start, unsigned long end)
 {
 	struct kernel_leaf leaf;
-	unsigned long addr;
+	unsigned long addr, next;
 
-	for (addr = start; addr < end; addr = (addr | ~CONT_PTE_MASK) + 1) {
-		if (is_image_alias(addr) || !find_kernel_leaf(addr, &leaf))
+	for (addr = start; addr < end; addr = next) {
+		if (is_image_alias(addr) || !find_kernel_leaf(addr, &leaf)) {
+			next = (addr | ~CONT_PTE_MASK) + 1;
 			continue;
+		}
+		next = leaf_end(&leaf);
 		while (leaf.size != LEAF_PTE) {
 			void *table = split_needs_table(leaf.size) ? take_table() : NULL;
 
-			__split_kernel_leaf(&leaf, table);
+			/* What the smallest leaf maps that this address is split from. */
+			next = leaf_end(&leaf);
+			__split_kernel_leaf(&leaf, leaf.size > LEAF_PMD ? LEAF_PMD : LEAF_PTE,
+					    table);
 			find_kernel_leaf(addr, &leaf);
 		}
 	}
@@ -163,7 +172,7 @@ static int __init __nocfi repaint_cpu(void *unused)
  */
 void __init linear_map_finalise(void)
 {
-	if (linear_map_mode != LINEAR_MAP_LIVE || system_supports_bbml2_noabort())
+	if (!linear_map_is_live() || system_supports_bbml2_noabort())
 		return;
 
 	allocate_tables();

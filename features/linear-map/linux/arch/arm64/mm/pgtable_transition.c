@@ -49,7 +49,7 @@
  * pgtable.h are not seen: those of the early boot code and of assembly code.
  *
  * It costs a static branch for each entry that is written, and is switched on with
- * pgtable_transition_check=on.
+ * arm64.pgtable_transition_check=on.
  */
 #define pr_fmt(fmt) "pgtable_transition: " fmt
 
@@ -533,7 +533,7 @@ static int __init parse_check(char *arg)
 	int ret = kstrtobool(arg, &enable);
 
 	if (ret) {
-		pr_warn("pgtable_transition_check=%s is neither on nor off: it stays off\n", arg);
+		pr_warn("arm64.pgtable_transition_check=%s is neither on nor off: it stays off\n", arg);
 		return ret;
 	}
 
@@ -545,7 +545,7 @@ static int __init parse_check(char *arg)
 
 	return 0;
 }
-early_param("pgtable_transition_check", parse_check);
+early_param("arm64.pgtable_transition_check", parse_check);
 
 /* Break the rules on purpose, on entries that no CPU uses: does the checker warn? */
 static int violate(void *data, u64 val)

@@ -205,7 +205,7 @@ static pte_t *start_counting(struct kunit *test)
 	pte_t *table;
 
 	if (!static_key_enabled(&pgtable_transition_key))
-		kunit_skip(test, "pgtable_transition_check=on was not given");
+		kunit_skip(test, "arm64.pgtable_transition_check=on was not given");
 
 	table = (pte_t *)get_zeroed_page(GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, table);

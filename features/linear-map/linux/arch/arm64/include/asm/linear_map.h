@@ -15,7 +15,7 @@ struct vm_struct;
 /* Painting and hotplug */
 phys_addr_t linear_map_take_table(int shift);
 
-/* Permissions */
+/* Permissions, also where sizes do not change */
 int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clear);
 int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 			   unsigned long size, u64 set, u64 clear);

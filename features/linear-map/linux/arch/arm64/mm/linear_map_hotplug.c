@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Memory that is added to the linear map while the system runs, and removed again.
+ *
+ * What is added gets all tables that it may need before the first of them is used, so
+ * there is nothing to unwind if one cannot be had. What is removed is cut out of the
+ * leaves that map more than it, where leaves can be split; elsewhere its removal is
+ * refused.
+ */
+#include <linux/memory_hotplug.h>
+#include <linux/mm.h>
+
+#include <asm/linear_map.h>
+#include <asm/pgalloc.h>
+
+#include "linear_map.h"
+
+/* How many tables, each of which spans so many bytes, does a range touch? */
+static unsigned long spans(unsigned long start, u64 size, unsigned long bytes)
+{
+	return ((start + size - 1) / bytes) - start / bytes + 1;
+}
+
+/**
+ * linear_map_prepare_add() - allocate the tables that new memory may need
+ * @start: its physical address
+ * @size: bytes
+ *
+ * Context: process context, may sleep; memory hotplug lock held.
+ * Return: 0, or -ENOMEM with nothing allocated.
+ */
+int linear_map_prepare_add(u64 start, u64 size)
+{
+	unsigned long addr = __phys_to_virt(start);
+	unsigned long nr = spans(addr, size, PUD_SIZE) + spans(addr, size, P4D_SIZE) +
+			   spans(addr, size, PGDIR_SIZE);
+
+	/* In blocks, tables of pages are needed at most at the two ends. */
+	nr += linear_map_in_pages() ? spans(addr, size, PMD_SIZE) : 2;
+
+	return alloc_spare_tables(nr);
+}
+
+/**
+ * linear_map_take_table() - hand out a table for new memory
+ * @shift: what an entry of it will map; all tables are pages
+ *
+ * Context: between linear_map_prepare_add() and linear_map_added().
+ * Return: its physical address.
+ */
+phys_addr_t linear_map_take_table(int shift)
+{
+	struct ptdesc *table = take_spare_table();
+
+	if (WARN_ON_ONCE(!table))
+		table = pagetable_alloc(GFP_KERNEL | __GFP_NOFAIL, 0);
+
+	return __pa(ptdesc_address(table));
+}
+
+/**
+ * linear_map_added() - memory has been painted: count it, free what was not needed
+ * @start: its physical address
+ * @size: bytes
+ *
+ * Context: process context; memory hotplug lock held.
+ */
+void linear_map_added(u64 start, u64 size)
+{
+	free_spare_tables();
+	linear_map_count_memory(__phys_to_virt(start), size, 1);
+}
+
+/**
+ * linear_map_prepare_remove() - memory is about to be unmapped
+ * @start: its linear address
+ * @size: bytes
+ *
+ * A leaf that maps more than this memory is split first.
+ *
+ * Context: process context, may sleep; memory hotplug lock held, which keeps folding
+ *	    out.
+ */
+void linear_map_prepare_remove(unsigned long start, u64 size)
+{
+	unsigned long end = start + size;
+
+	/* The memory is offline already: it is too late to fail. */
+	if (linear_map_is_live()) {
+		gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_NOFAIL;
+
+		WARN_ON_ONCE(split_crossing_leaf(start, start, NULL, gfp));
+		WARN_ON_ONCE(split_crossing_leaf(end - 1, end, NULL, gfp));
+	}
+
+	linear_map_count_memory(start, size, -1);
+}
+
+/**
+ * arch_may_remove_memory() - can memory be unmapped without more than that?
+ * @start: its physical address
+ * @size: bytes
+ *
+ * Where leaves cannot be split, one that maps more than this memory could only be cleared
+ * as a whole, and what else it maps is still in use. What is removed as it was added has
+ * leaves of its own.
+ *
+ * Context: process context; the memory is offline, and cannot be brought online meanwhile.
+ * Return: true if it can.
+ */
+bool arch_may_remove_memory(u64 start, u64 size)
+{
+	unsigned long first = __phys_to_virt(start), end = first + size;
+	struct kernel_leaf leaf;
+
+	if (linear_map_is_live())
+		return true;
+	if (find_kernel_leaf(first, &leaf) && leaf_crosses(&leaf, first))
+		return false;
+
+	return !find_kernel_leaf(end - 1, &leaf) || !leaf_crosses(&leaf, end);
+}

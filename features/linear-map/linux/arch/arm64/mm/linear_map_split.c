@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Splitting leaves of the kernel's page tables while they are in use.
+ *
+ * A leaf is split into leaves of the next smaller size, and one of these further, until a
+ * leaf starts at the address that was asked for. Leaves of each size are counted, as far as
+ * they are part of the linear map.
+ *
+ * Locking. A leaf is split under linear_map_split_lock. Folding, the only thing that makes
+ * leaves larger and frees tables, holds linear_map_fold_sem for writing. Permission changes
+ * hold it for reading, so a boundary between leaves, once there, stays until they have
+ * finished. Two changes at a time are on different pages (the owner of a page does not
+ * change it twice at a time), hence on different leaves once each has split its ends.
+ * What may not sleep (KFENCE, DEBUG_PAGEALLOC, the copying of a hibernation image)
+ * changes only leaves that need no split, in places where nothing folds, and takes no
+ * lock.
+ */
+#include <kunit/static_stub.h>
+
+#include <linux/init.h>
+#include <linux/list.h>
+#include <linux/mm.h>
+#include <linux/mutex.h>
+#include <linux/vmstat.h>
+
+#include <asm/bbml2.h>
+#include <asm/linear_map.h>
+#include <asm/pgalloc.h>
+
+#include "linear_map.h"
+
+#include <trace/events/linear_map.h>
+
+enum linear_map_mode linear_map_mode __ro_after_init = LINEAR_MAP_PAGES;
+
+DECLARE_RWSEM(linear_map_fold_sem);
+DEFINE_MUTEX(linear_map_split_lock);
+
+/*
+ * Bytes of the linear map by size of leaf; protected by linear_map_split_lock once other
+ * CPUs are up.
+ */
+static unsigned long mapped_bytes[NR_LEAF_SIZES];
+
+/**
+ * linear_map_count() - count leaves in or out
+ * @size: their size
+ * @bytes: how much they map; negative if they are gone
+ *
+ * Context: linear_map_split_lock is held, or linear_map_fold_sem for writing, or one CPU
+ *	    is running.
+ */
+void linear_map_count(enum leaf_size size, long bytes)
+{
+	WRITE_ONCE(mapped_bytes[size], mapped_bytes[size] + bytes);
+}
+
+/**
+ * linear_map_bytes() - how much of the linear map leaves of a size map
+ * @size: the size of leaf
+ *
+ * Context: any.
+ * Return: bytes.
+ */
+unsigned long linear_map_bytes(enum leaf_size size)
+{
+	return READ_ONCE(mapped_bytes[size]);
+}
+
+/**
+ * linear_map_count_range() - count what maps a range, leaf by leaf
+ * @start: first linear address, page-aligned
+ * @end: the address after it
+ * @sign: 1 to count it in, -1 to count it out
+ *
+ * Cheap only where leaves are large.
+ *
+ * Context: as linear_map_count().
+ */
+void linear_map_count_range(unsigned long start, unsigned long end, int sign)
+{
+	struct kernel_leaf leaf;
+	unsigned long addr, next;
+
+	for (addr = start; addr < end; addr = next) {
+		if (!find_kernel_leaf(addr, &leaf)) {
+			next = addr + PAGE_SIZE;
+			continue;
+		}
+		next = min(leaf_end(&leaf), end);
+		linear_map_count(leaf.size, sign * (long)(next - addr));
+	}
+}
+
+/**
+ * linear_map_count_memory() - count memory that was added, or is removed
+ * @start: its linear address
+ * @size: bytes
+ * @sign: 1 if it was added, -1 if it is removed
+ *
+ * Context: process context; memory hotplug lock held.
+ */
+void linear_map_count_memory(unsigned long start, u64 size, int sign)
+{
+	mutex_lock(&linear_map_split_lock);
+	if (linear_map_in_pages())
+		linear_map_count(LEAF_PTE, sign * (long)size);
+	else
+		linear_map_count_range(start, start + size, sign);
+	mutex_unlock(&linear_map_split_lock);
+}
+
+/**
+ * linear_map_in_pages() - must memory be added to the linear map as pages?
+ *
+ * Context: any, after it was decided what the linear map is painted with.
+ * Return: true if only pages are allowed.
+ */
+bool linear_map_in_pages(void)
+{
+	return linear_map_mode == LINEAR_MAP_PAGES;
+}
+
+static bool may_split(void)
+{
+	if (!linear_map_is_live())
+		return false;
+
+	/* Until all CPUs have been judged, one that was not may be running. */
+	if (!system_capabilities_finalized())
+		return system_state < SYSTEM_SCHEDULING;
+
+	return system_supports_bbml2_noabort();
+}
+
+/* Fill a new table with what replaces a block: leaves of a smaller size. */
+static void fill_table(const struct kernel_leaf *leaf, enum leaf_size size, void *table)
+{
+	unsigned int i;
+
+	/*
+	 * Nobody walks the table yet: no barrier is needed between the entries, and what
+	 * the page held before is no entry that changes.
+	 */
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(((u64 *)table)[i], piece_desc(leaf->desc, size, i));
+
+	/* The table is complete before a walker can find it. */
+	dsb(ishst);
+}
+
+/**
+ * __split_kernel_leaf() - split a leaf into smaller ones
+ * @leaf: the leaf
+ * @size: what it is split into: the next smaller size; or, if that is a contiguous range,
+ *	  the one below
+ * @table: a page for a table, if split_needs_table()
+ *
+ * This changes the size of a live mapping without break-before-make, which BBM level 2
+ * allows: all translations and permissions stay as they are. No TLB maintenance follows.
+ * A TLB may go on using the large entry next to small ones; whoever changes the
+ * permission of a small one invalidates by its address, and that removes the large
+ * one too.
+ *
+ * Context: nobody else splits, changes or folds @leaf, and all CPUs that can see it
+ *	    support such a change.
+ */
+void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, void *table)
+{
+	bool linear = __is_lm_address(leaf->start);
+	pmdval_t pxn = linear ? PMD_TABLE_PXN : 0;
+
+	switch (leaf->size) {
+	case LEAF_PUD:
+		fill_table(leaf, size, table);
+		set_pud(leaf->entry, __pud(__phys_to_pud_val(__pa(table)) |
+					   PUD_TYPE_TABLE | PUD_TABLE_UXN | pxn));
+		break;
+	case LEAF_PMD:
+		fill_table(leaf, size, table);
+		set_pmd(leaf->entry, __pmd(__phys_to_pmd_val(__pa(table)) |
+					   PMD_TYPE_TABLE | PMD_TABLE_UXN | pxn));
+		break;
+	case LEAF_CONT_PMD:
+	case LEAF_CONT_PTE: {
+		unsigned int i, nr = leaf_entries(leaf->size);
+
+		for (i = 0; i < nr; i++) {
+			pteval_t desc = piece_desc(leaf->desc, size, i);
+
+			if (size == LEAF_PMD)
+				set_kernel_leaf(size, (pmd_t *)leaf->entry + i, desc);
+			else
+				set_kernel_leaf(size, (pte_t *)leaf->entry + i, desc);
+		}
+		break;
+	}
+	default:
+		WARN_ON_ONCE(1);
+		return;
+	}
+
+	if (linear) {
+		linear_map_count(leaf->size, -(long)leaf_bytes(leaf->size));
+		linear_map_count(size, leaf_bytes(leaf->size));
+		count_vm_event(LINEAR_MAP_SPLIT_CONT_PTE + leaf->size - LEAF_CONT_PTE);
+	}
+	trace_linear_map_split(leaf->start, leaf_bytes(leaf->size));
+}
+
+/* Tests make it fail. */
+struct ptdesc *alloc_split_table(gfp_t gfp)
+{
+	KUNIT_STATIC_STUB_REDIRECT(alloc_split_table, gfp);
+
+	/* fill_table() writes all of it. */
+	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
+}
+
+/**
+ * split_crossing_leaf() - split the leaf that crosses a boundary
+ * @addr: an address next to the boundary, whose leaf it is
+ * @boundary: the address that no leaf shall cross, page-aligned
+ * @change: what the leaf will be changed by; it is left as it is if that changes nothing.
+ *	    May be NULL.
+ * @gfp: how to allocate tables
+ *
+ * Whether there is something to split is decided under the lock. Another task may be
+ * splitting the same contiguous range, entry by entry: without the lock an entry at the
+ * boundary may look like a page while the ones behind it still belong to the range.
+ *
+ * Context: as split_kernel_leaf().
+ * Return: as split_kernel_leaf().
+ */
+int split_crossing_leaf(unsigned long addr, unsigned long boundary,
+			const struct desc_change *change, gfp_t gfp)
+{
+	struct kernel_leaf leaf;
+	struct ptdesc *spare = NULL;
+	int ret = 0;
+
+	mutex_lock(&linear_map_split_lock);
+	for (;;) {
+		if (!find_kernel_leaf(addr, &leaf)) {
+			ret = -EINVAL;
+			break;
+		}
+		if (!leaf_crosses(&leaf, boundary))
+			break;
+		if (change && change_desc(leaf.desc, change) == leaf.desc)
+			break;
+		if (!may_split()) {
+			ret = -EINVAL;
+			break;
+		}
+		if (split_needs_table(leaf.size) && !spare) {
+			/* Reclaim must not find the lock taken; so look anew after it. */
+			mutex_unlock(&linear_map_split_lock);
+			spare = alloc_split_table(gfp);
+			mutex_lock(&linear_map_split_lock);
+			if (!spare) {
+				ret = -ENOMEM;
+				break;
+			}
+			continue;
+		}
+		__split_kernel_leaf(&leaf, leaf.size - 1,
+				    split_needs_table(leaf.size) ? ptdesc_address(spare) : NULL);
+		if (split_needs_table(leaf.size))
+			spare = NULL;
+	}
+	mutex_unlock(&linear_map_split_lock);
+
+	if (spare)
+		pagetable_free(spare);
+
+	return ret;
+}
+
+/**
+ * split_kernel_leaf() - split until a leaf starts at an address
+ * @addr: a kernel address, page-aligned
+ *
+ * Splits the leaf that contains @addr level by level, and each time only the piece that
+ * contains @addr further; every other leaf stays as large as it can be.
+ *
+ * Context: process context, may sleep, also before there are other CPUs or other tasks.
+ *	    linear_map_fold_sem is held.
+ * Return: 0; -EINVAL if @addr is not mapped, or its leaf may not be split on this
+ *	   system; -ENOMEM if there is no memory for a table, then what was split before
+ *	   stays split and maps as before.
+ */
+int split_kernel_leaf(unsigned long addr)
+{
+	return split_crossing_leaf(addr, addr, NULL, GFP_PGTABLE_KERNEL);
+}
+
+/**
+ * split_ends() - split at both ends of a range, where the leaf there will change
+ * @start: first address of the range, page-aligned
+ * @end: the address after it
+ * @change: what its leaves will be changed by
+ *
+ * What comes after the range may be unmapped, so the end is looked at from inside.
+ *
+ * The lock may be dropped between the two. A leaf that crosses the start and need not
+ * change is not changed later either: its other part has another owner, who first splits
+ * it where his part ends.
+ *
+ * Context: as split_kernel_leaf().
+ * Return: as split_kernel_leaf().
+ */
+int split_ends(unsigned long start, unsigned long end, const struct desc_change *change)
+{
+	int ret;
+
+	if (start >= end)
+		return 0;
+
+	ret = split_crossing_leaf(start, start, change, GFP_PGTABLE_KERNEL);
+	if (ret)
+		return ret;
+
+	return split_crossing_leaf(end - 1, end, change, GFP_PGTABLE_KERNEL);
+}
+
+/*
+ * Tables that are allocated before the first of them is used, so that what uses them
+ * cannot fail half way. Protected by the memory hotplug lock; at boot, by being alone.
+ */
+static LIST_HEAD(spare_tables);
+
+/**
+ * alloc_spare_tables() - allocate tables for what must not fail half way
+ * @nr: how many; their contents are undefined
+ *
+ * Context: process context, may sleep; memory hotplug lock held, or boot.
+ * Return: 0, or -ENOMEM with nothing allocated.
+ */
+int alloc_spare_tables(unsigned long nr)
+{
+	while (nr--) {
+		struct ptdesc *table = pagetable_alloc(GFP_PGTABLE_KERNEL & ~__GFP_ZERO, 0);
+
+		if (!table) {
+			free_spare_tables();
+			return -ENOMEM;
+		}
+		list_add(&table->pt_list, &spare_tables);
+	}
+
+	return 0;
+}
+
+/**
+ * take_spare_table() - take one of the tables
+ *
+ * Context: as alloc_spare_tables(), but does not sleep.
+ * Return: it, or NULL if there is none left.
+ */
+struct ptdesc *take_spare_table(void)
+{
+	struct ptdesc *table = list_first_entry_or_null(&spare_tables, struct ptdesc, pt_list);
+
+	if (table)
+		list_del(&table->pt_list);
+
+	return table;
+}
+
+/**
+ * free_spare_tables() - free the tables that nobody took
+ *
+ * Context: as alloc_spare_tables().
+ */
+void free_spare_tables(void)
+{
+	struct ptdesc *table;
+
+	while ((table = take_spare_table()))
+		pagetable_free(table);
+}
