@@ -11,7 +11,10 @@
 struct ptdump_info;
 struct ptdump_state;
 
-/* The second-level table that all CPUs share but for one entry, or 0; see percpu_local.c. */
+/*
+ * The second-level table that all CPUs share but for one entry, or 0; see
+ * percpu_local.c.
+ */
 extern unsigned long percpu_local_second_level;
 
 bool percpu_local_enabled(void);
@@ -41,7 +44,8 @@ static inline void percpu_local_mirror(void *entry, u64 desc) { }
 static inline void percpu_local_sync_second_level(void) { }
 static inline void percpu_local_sync_trampoline(void) { }
 static inline void percpu_local_sync_nonglobal(void) { }
-static inline void percpu_local_ptdump_register(const struct ptdump_info *kernel) { }
+static inline void
+percpu_local_ptdump_register(const struct ptdump_info *kernel) { }
 static inline void percpu_local_ptdump_check(struct ptdump_state *state) { }
 static inline bool percpu_local_mirrored(const void *entry) { return false; }
 

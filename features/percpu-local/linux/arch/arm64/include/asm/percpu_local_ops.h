@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * this_cpu_*() on local addresses: see Documentation/arch/arm64/percpu-local.rst.
+ * this_cpu_*() on local addresses: see
+ * Documentation/arch/arm64/percpu-local.rst.
  *
- * Each operation is one instruction on an address that means this CPU's copy on whichever
- * CPU executes it, so neither preemption nor migration has to be kept away. A local
- * address is only ever an integer, and what is done with it is written in assembly: no
- * pointer to local data can escape, and no sanitizer looks at it.
+ * Each operation is one instruction on an address that means this CPU's copy on
+ * whichever CPU executes it, so neither preemption nor migration has to be kept
+ * away. A local address is only ever an integer, and what is done with it is
+ * written in assembly: no pointer to local data can escape, and no sanitizer
+ * looks at it.
  *
- * Which form runs is chosen at boot by patching one branch. The others are inline but out of
- * the way, at the end of the function, and leave no trace in the straight path: neither a
- * stack frame nor a register saved. (But those of 16 bytes are functions: as the compiler
- * reckons, SLUB's fast paths would grow too large to be inlined.)
+ * Which form runs is chosen at boot by patching one branch. The others are
+ * inline but out of the way, at the end of the function, and leave no trace in
+ * the straight path: neither a stack frame nor a register saved. (But those of
+ * 16 bytes are functions: as the compiler reckons, SLUB's fast paths would grow
+ * too large to be inlined.)
  *
  * Included by asm/percpu.h only, which has the classic forms.
  */
@@ -26,67 +29,71 @@
 #define __pcp_local_addr(ptr)	((unsigned long)(ptr) & ~PERCPU_LOCAL_BIT)
 
 /*
- * The compiler knows an access by the per-CPU pointer's own address: no C code may access
- * that, but it can be the same variable as far as this_cpu_ptr() tells the compiler.
+ * The compiler knows an access by the per-CPU pointer's own address: no C code
+ * may access that, but it can be the same variable as far as this_cpu_ptr()
+ * tells the compiler.
  *
- * Operations that change the variable and return a value are barriers to the compiler
- * besides, as the classic forms are: with them, callers decide who may use other variables.
+ * Operations that change the variable and return a value are barriers to the
+ * compiler besides, as the classic forms are: with them, callers decide who may
+ * use other variables.
  */
-#define __PCP_LOCAL_RW(sz, w, sfx)						\
-static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)		\
-{										\
-	unsigned long ret;							\
-										\
-	asm volatile("ldr" #sfx "\t%" #w "[ret], [%[addr]]"			\
-		     : [ret] "=r" (ret)						\
-		     : [addr] "r" (__pcp_local_addr(ptr)), "m" (*(u##sz *)ptr));	\
-										\
-	return (u##sz)ret;							\
-}										\
-										\
-static __always_inline void __pcp_local_write_##sz(void *ptr, unsigned long val)	\
-{										\
-	asm volatile("str" #sfx "\t%" #w "[val], [%[addr]]"			\
-		     : "+m" (*(u##sz *)ptr)					\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val));	\
+#define __PCP_LOCAL_RW(sz, w, sfx)					\
+static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)	\
+{									\
+	unsigned long ret;						\
+									\
+	asm volatile("ldr" #sfx "\t%" #w "[ret], [%[addr]]"		\
+		     : [ret] "=r" (ret)					\
+		     : [addr] "r" (__pcp_local_addr(ptr)),		\
+		       "m" (*(u##sz *)ptr));				\
+									\
+	return (u##sz)ret;						\
+}									\
+									\
+static __always_inline void						\
+__pcp_local_write_##sz(void *ptr, unsigned long val)			\
+{									\
+	asm volatile("str" #sfx "\t%" #w "[val], [%[addr]]"		\
+		     : "+m" (*(u##sz *)ptr)				\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val)); \
 }
 
 /* Load and store in one, LSE: [ret] is what was there before. */
-#define __PCP_LOCAL_RMW(sz, w, sfx, name, insn, cl...)				\
-static __always_inline unsigned long						\
-__pcp_local_##name##_##sz(void *ptr, unsigned long val)				\
-{										\
-	unsigned long ret;							\
-										\
-	asm volatile(__LSE_PREAMBLE						\
-		     #insn #sfx "\t%" #w "[val], %" #w "[ret], [%[addr]]"	\
-		     : [ret] "=r" (ret), "+m" (*(u##sz *)ptr)			\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val)	\
-		     : cl);							\
-										\
-	return (u##sz)ret;							\
+#define __PCP_LOCAL_RMW(sz, w, sfx, name, insn, cl...)			\
+static __always_inline unsigned long					\
+__pcp_local_##name##_##sz(void *ptr, unsigned long val)			\
+{									\
+	unsigned long ret;						\
+									\
+	asm volatile(__LSE_PREAMBLE					\
+		     #insn #sfx "\t%" #w "[val], %" #w "[ret], [%[addr]]" \
+		     : [ret] "=r" (ret), "+m" (*(u##sz *)ptr)		\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val) \
+		     : cl);						\
+									\
+	return (u##sz)ret;						\
 }
 
-#define __PCP_LOCAL_CMPXCHG(sz, w, sfx)						\
-static __always_inline unsigned long						\
-__pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
-{										\
-	asm volatile(__LSE_PREAMBLE						\
-		     "cas" #sfx "\t%" #w "[old], %" #w "[new], [%[addr]]"	\
-		     : [old] "+r" (old), "+m" (*(u##sz *)ptr)			\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" (new)	\
-		     : "memory");						\
-										\
-	return (u##sz)old;							\
+#define __PCP_LOCAL_CMPXCHG(sz, w, sfx)					\
+static __always_inline unsigned long					\
+__pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new) \
+{									\
+	asm volatile(__LSE_PREAMBLE					\
+		     "cas" #sfx "\t%" #w "[old], %" #w "[new], [%[addr]]" \
+		     : [old] "+r" (old), "+m" (*(u##sz *)ptr)		\
+		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" (new) \
+		     : "memory");					\
+									\
+	return (u##sz)old;						\
 }
 
-#define __PCP_LOCAL_OPS(sz, w, sfx)						\
-	__PCP_LOCAL_RW(sz, w, sfx)						\
-	__PCP_LOCAL_RMW(sz, w, sfx, add, ldadd)					\
-	__PCP_LOCAL_RMW(sz, w, sfx, andnot, ldclr)				\
-	__PCP_LOCAL_RMW(sz, w, sfx, or, ldset)					\
-	__PCP_LOCAL_RMW(sz, w, sfx, fetch_add, ldadd, "memory")			\
-	__PCP_LOCAL_RMW(sz, w, sfx, xchg, swp, "memory")			\
+#define __PCP_LOCAL_OPS(sz, w, sfx)					\
+	__PCP_LOCAL_RW(sz, w, sfx)					\
+	__PCP_LOCAL_RMW(sz, w, sfx, add, ldadd)				\
+	__PCP_LOCAL_RMW(sz, w, sfx, andnot, ldclr)			\
+	__PCP_LOCAL_RMW(sz, w, sfx, or, ldset)				\
+	__PCP_LOCAL_RMW(sz, w, sfx, fetch_add, ldadd, "memory")		\
+	__PCP_LOCAL_RMW(sz, w, sfx, xchg, swp, "memory")		\
 	__PCP_LOCAL_CMPXCHG(sz, w, sfx)
 
 __PCP_LOCAL_OPS(8, w, b)
@@ -99,7 +106,8 @@ __PCP_LOCAL_OPS(64, x,)
 #undef __PCP_LOCAL_RMW
 #undef __PCP_LOCAL_RW
 
-static __always_inline u128 __pcp_local_cmpxchg_128(void *ptr, u128 old, u128 new)
+static __always_inline u128
+__pcp_local_cmpxchg_128(void *ptr, u128 old, u128 new)
 {
 	union __u128_halves o = { .full = old }, n = { .full = new };
 	unsigned long addr = __pcp_local_addr(ptr);
@@ -121,57 +129,62 @@ static __always_inline u128 __pcp_local_cmpxchg_128(void *ptr, u128 old, u128 ne
 }
 
 /*
- * The same as exclusive pairs, for CPUs without LSE. A pair may be preempted and go on
- * elsewhere in between: the return to it clears the exclusive monitor, the store fails, and
- * the loop starts anew on the new CPU's copy.
+ * The same as exclusive pairs, for CPUs without LSE. A pair may be preempted
+ * and go on elsewhere in between: the return to it clears the exclusive
+ * monitor, the store fails, and the loop starts anew on the new CPU's copy.
  */
-#define __PCP_LLSC_RMW(sz, w, sfx, name, insn, cl...)				\
-static __always_inline unsigned long						\
-__pcp_llsc_##name##_##sz(void *ptr, unsigned long val)				\
-{										\
-	unsigned long ret, new;							\
-	unsigned int fail;							\
-										\
-	asm_inline volatile("1:	ldxr" #sfx "	%" #w "[ret], [%[addr]]\n"	\
-			    "	" insn "\n"					\
-			    "	stxr" #sfx "	%w[fail], %" #w "[new], [%[addr]]\n"	\
-			    "	cbnz	%w[fail], 1b"				\
-			    : [ret] "=&r" (ret), [new] "=&r" (new),		\
-			      [fail] "=&r" (fail), "+m" (*(u##sz *)ptr)		\
-			    : [addr] "r" (__pcp_local_addr(ptr)), [val] "r" (val)	\
-			    : cl);						\
-										\
-	return (u##sz)ret;							\
+#define __PCP_LLSC_RMW(sz, w, sfx, name, insn, cl...)			\
+static __always_inline unsigned long					\
+__pcp_llsc_##name##_##sz(void *ptr, unsigned long val)			\
+{									\
+	unsigned long ret, new;						\
+	unsigned int fail;						\
+									\
+	asm_inline volatile("1:	ldxr" #sfx "	%" #w "[ret], [%[addr]]\n" \
+			    "	" insn "\n"				\
+			    "	stxr" #sfx "	%w[fail], %" #w "[new], " \
+				"[%[addr]]\n"				\
+			    "	cbnz	%w[fail], 1b"			\
+			    : [ret] "=&r" (ret), [new] "=&r" (new),	\
+			      [fail] "=&r" (fail), "+m" (*(u##sz *)ptr)	\
+			    : [addr] "r" (__pcp_local_addr(ptr)),	\
+			      [val] "r" (val)				\
+			    : cl);					\
+									\
+	return (u##sz)ret;						\
 }
 
-#define __PCP_LLSC_CMPXCHG(sz, w, sfx)						\
-static __always_inline unsigned long						\
-__pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new)	\
-{										\
-	unsigned long ret;							\
-	unsigned int fail;							\
-										\
-	asm_inline volatile("1:	ldxr" #sfx "	%" #w "[ret], [%[addr]]\n"	\
-			    "	cmp	%x[ret], %x[old]\n"			\
-			    "	b.ne	2f\n"					\
-			    "	stxr" #sfx "	%w[fail], %" #w "[new], [%[addr]]\n"	\
-			    "	cbnz	%w[fail], 1b\n"				\
-			    "2:"						\
-			    : [ret] "=&r" (ret), [fail] "=&r" (fail),		\
-			      "+m" (*(u##sz *)ptr)				\
-			    : [addr] "r" (__pcp_local_addr(ptr)),		\
-			      [old] "r" ((unsigned long)(u##sz)old), [new] "rZ" (new)	\
-			    : "cc", "memory");					\
-										\
-	return ret;								\
+#define __PCP_LLSC_CMPXCHG(sz, w, sfx)					\
+static __always_inline unsigned long					\
+__pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new) \
+{									\
+	unsigned long ret;						\
+	unsigned int fail;						\
+									\
+	asm_inline volatile("1:	ldxr" #sfx "	%" #w "[ret], [%[addr]]\n" \
+			    "	cmp	%x[ret], %x[old]\n"		\
+			    "	b.ne	2f\n"				\
+			    "	stxr" #sfx "	%w[fail], %" #w "[new], " \
+				"[%[addr]]\n"				\
+			    "	cbnz	%w[fail], 1b\n"			\
+			    "2:"					\
+			    : [ret] "=&r" (ret), [fail] "=&r" (fail),	\
+			      "+m" (*(u##sz *)ptr)			\
+			    : [addr] "r" (__pcp_local_addr(ptr)),	\
+			      [old] "r" ((unsigned long)(u##sz)old),	\
+			      [new] "rZ" (new)				\
+			    : "cc", "memory");				\
+									\
+	return ret;							\
 }
 
-#define __PCP_LLSC_OPS(sz, w, sfx)						\
-	__PCP_LLSC_RMW(sz, w, sfx, add, "add %x[new], %x[ret], %x[val]")	\
-	__PCP_LLSC_RMW(sz, w, sfx, andnot, "bic %x[new], %x[ret], %x[val]")	\
-	__PCP_LLSC_RMW(sz, w, sfx, or, "orr %x[new], %x[ret], %x[val]")		\
-	__PCP_LLSC_RMW(sz, w, sfx, fetch_add, "add %x[new], %x[ret], %x[val]", "memory")	\
-	__PCP_LLSC_RMW(sz, w, sfx, xchg, "mov %x[new], %x[val]", "memory")	\
+#define __PCP_LLSC_OPS(sz, w, sfx)					\
+	__PCP_LLSC_RMW(sz, w, sfx, add, "add %x[new], %x[ret], %x[val]") \
+	__PCP_LLSC_RMW(sz, w, sfx, andnot, "bic %x[new], %x[ret], %x[val]") \
+	__PCP_LLSC_RMW(sz, w, sfx, or, "orr %x[new], %x[ret], %x[val]")	\
+	__PCP_LLSC_RMW(sz, w, sfx, fetch_add, "add %x[new], %x[ret], %x[val]", \
+		       "memory")					\
+	__PCP_LLSC_RMW(sz, w, sfx, xchg, "mov %x[new], %x[val]", "memory") \
 	__PCP_LLSC_CMPXCHG(sz, w, sfx)
 
 __PCP_LLSC_OPS(8, w, b)
@@ -187,8 +200,8 @@ u128 __pcp_llsc_cmpxchg_128(void *ptr, u128 old, u128 new);
 u128 __pcp_classic_cmpxchg_128(void *ptr, u128 old, u128 new);
 
 /*
- * __cold is empty where functions have to be aligned, for the sake of cold functions; only
- * GCC knows cold labels.
+ * __cold is empty where functions have to be aligned, for the sake of cold
+ * functions; only GCC knows cold labels.
  */
 #ifdef CONFIG_CC_IS_GCC
 #define __pcp_cold	__attribute__((__cold__))
@@ -199,20 +212,19 @@ u128 __pcp_classic_cmpxchg_128(void *ptr, u128 old, u128 new);
 enum __pcp_form { __PCP_CLASSIC, __PCP_LLSC, __PCP_LSE };
 
 /*
- * Choose the form of a read-modify-write: the branch is patched twice, and comes from
- * the later entry where both capabilities are there. Without a preemption count, classic
- * and exclusive pairs are of the same length.
+ * Choose the form of a read-modify-write: the branch is patched twice, and
+ * comes from the later entry where both capabilities are there. Without a
+ * preemption count, classic and exclusive pairs are of the same length.
  */
 static __always_inline enum __pcp_form __pcp_rmw_form(void)
 {
 #ifdef CONFIG_PREEMPT_COUNT
-	asm_inline goto(ALTERNATIVE("b	%l[classic]", "b	%l[llsc]", ARM64_HAS_PERCPU_LOCAL)
-		 ".pushsection .altinstructions, \"a\"\n"
-		 ALTINSTR_ENTRY_CB(%[lse], alt_cb_patch_nops)
-		 ".popsection\n"
-		 "663:\n"
-		 "664:"
-		 : : [lse] "i" (ARM64_CB_BIT | ARM64_HAS_PERCPU_LOCAL_LSE) : : classic, llsc);
+	asm_inline goto(ALTERNATIVE_2_CB("b	%l[classic]",
+					 "b	%l[llsc]", %[local],
+					 %[lse], alt_cb_patch_nops)
+			: : [local] "i" (ARM64_HAS_PERCPU_LOCAL),
+			    [lse] "i" (ARM64_HAS_PERCPU_LOCAL_LSE)
+			: : classic, llsc);
 
 	return __PCP_LSE;
 llsc:	__pcp_cold;
@@ -220,13 +232,14 @@ llsc:	__pcp_cold;
 classic: __pcp_cold;
 	return __PCP_CLASSIC;
 #else
-	return alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL_LSE) ? __PCP_LSE : __PCP_CLASSIC;
+	return alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL_LSE) ?
+	       __PCP_LSE : __PCP_CLASSIC;
 #endif
 }
 
 /*
- * A read or a write is one instruction by itself. Without a preemption count, the classic
- * form is no longer than the local one, and needs no choice.
+ * A read or a write is one instruction by itself. Without a preemption count,
+ * the classic form is no longer than the local one, and needs no choice.
  */
 static __always_inline bool __pcp_rw_is_local(void)
 {
@@ -235,121 +248,130 @@ static __always_inline bool __pcp_rw_is_local(void)
 }
 
 /*
- * A value that survives the call of the scheduler is in a register that has to be saved
- * first. This keeps the result apart from it, so that the other forms do not save it too.
+ * The classic form of what returns a value. Enabling preemption calls the
+ * scheduler, and a value that lives across a call needs a register that the
+ * whole function has to save first. So the result is not that value, but a copy
+ * that is made afterwards: the compiler saves a register on this path only.
  * Without a preemption count there is no such call.
  */
 #ifdef CONFIG_PREEMPT_COUNT
-#define __pcp_apart(val)							\
-({										\
-	__auto_type kept__ = (val);						\
-	typeof(kept__) apart__;							\
-										\
-	asm volatile("mov\t%x0, %x1" : "=&r" (apart__) : "r" (kept__));		\
-	apart__;								\
+#define __pcp_classic_return(op, pcp, args...)				\
+({									\
+	__auto_type kept__ = _pcp_protect_return(op, pcp, ##args);	\
+	typeof(kept__) copy__;						\
+									\
+	asm volatile("mov\t%x0, %x1" : "=&r" (copy__) : "r" (kept__));	\
+	copy__;								\
 })
 #else
-#define __pcp_apart(val)	(val)
+#define __pcp_classic_return	_pcp_protect_return
 #endif
 
-#define __pcp_read(sz, pcp)							\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	typeof(pcp) val__;							\
-										\
-	if (__pcp_rw_is_local())						\
-		val__ = (typeof(pcp))__pcp_local_read_##sz((__force void *)ptr__);	\
-	else									\
-		val__ = __pcp_apart(_pcp_protect_return(__percpu_read_##sz, *ptr__));	\
-	val__;									\
+#define __pcp_read(sz, pcp)						\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	typeof(pcp) val__;						\
+									\
+	if (__pcp_rw_is_local())					\
+		val__ = (typeof(pcp))__pcp_local_read_##sz(raw__);	\
+	else								\
+		val__ = __pcp_classic_return(__percpu_read_##sz, *ptr__); \
+	val__;								\
 })
 
-#define __pcp_write(sz, pcp, val)						\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	unsigned long val__ = (unsigned long)(val);				\
-										\
-	if (__pcp_rw_is_local())						\
-		__pcp_local_write_##sz((__force void *)ptr__, val__);		\
-	else									\
-		_pcp_protect(__percpu_write_##sz, *ptr__, val__);		\
+#define __pcp_write(sz, pcp, val)					\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	unsigned long val__ = (unsigned long)(val);			\
+									\
+	if (__pcp_rw_is_local())					\
+		__pcp_local_write_##sz(raw__, val__);			\
+	else								\
+		_pcp_protect(__percpu_write_##sz, *ptr__, val__);	\
 })
 
 /* Of three expressions, evaluate the one whose form is chosen. */
-#define __pcp_choose(lse, llsc, classic)					\
-({										\
-	switch (__pcp_rmw_form()) {						\
-	case __PCP_LSE:								\
-		lse;								\
-		break;								\
-	case __PCP_LLSC:							\
-		llsc;								\
-		break;								\
-	case __PCP_CLASSIC:							\
-		classic;							\
-		break;								\
-	}									\
+#define __pcp_choose(lse, llsc, classic)				\
+({									\
+	switch (__pcp_rmw_form()) {					\
+	case __PCP_LSE:							\
+		lse;							\
+		break;							\
+	case __PCP_LLSC:						\
+		llsc;							\
+		break;							\
+	case __PCP_CLASSIC:						\
+		classic;						\
+		break;							\
+	}								\
 })
 
-#define __pcp_choose_return(type, lse, llsc, classic)				\
-({										\
-	type ret__;								\
-										\
+#define __pcp_choose_return(type, lse, llsc, classic)			\
+({									\
+	type ret__;							\
+									\
 	__pcp_choose(ret__ = (type)(lse), ret__ = (type)(llsc),		\
-		     ret__ = (classic));					\
-	ret__;									\
+		     ret__ = (classic));				\
+	ret__;								\
 })
 
-#define __pcp_rmw(sz, name, pcp, val)						\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	unsigned long val__ = (unsigned long)(val);				\
-										\
-	__pcp_choose(__pcp_local_##name##_##sz((__force void *)ptr__, val__),	\
-		     __pcp_llsc_##name##_##sz((__force void *)ptr__, val__),	\
-		     _pcp_protect(__percpu_##name##_case_##sz, *ptr__, val__));	\
+#define __pcp_rmw(sz, name, pcp, val)					\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	unsigned long val__ = (unsigned long)(val);			\
+									\
+	__pcp_choose(__pcp_local_##name##_##sz(raw__, val__),		\
+		     __pcp_llsc_##name##_##sz(raw__, val__),		\
+		     _pcp_protect(__percpu_##name##_case_##sz, *ptr__,	\
+				  val__));				\
 })
 
 /* The complement as an exclusive or: no bits that a later cast would drop. */
-#define __pcp_and(sz, pcp, val)							\
+#define __pcp_and(sz, pcp, val)						\
 	__pcp_rmw(sz, andnot, pcp, (u##sz)(val) ^ U##sz##_MAX)
 
-#define __pcp_add_return(sz, pcp, val)						\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	unsigned long val__ = (unsigned long)(val);				\
-										\
-	__pcp_choose_return(typeof(pcp),					\
-		(u##sz)(__pcp_local_fetch_add_##sz((__force void *)ptr__, val__) + val__),	\
-		(u##sz)(__pcp_llsc_fetch_add_##sz((__force void *)ptr__, val__) + val__),	\
-		__pcp_apart(_pcp_protect_return(__percpu_add_return_case_##sz, *ptr__,	\
-						val__)));			\
+#define __pcp_add_return(sz, pcp, val)					\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	unsigned long val__ = (unsigned long)(val);			\
+									\
+	__pcp_choose_return(typeof(pcp),				\
+		(u##sz)(__pcp_local_fetch_add_##sz(raw__, val__) + val__), \
+		(u##sz)(__pcp_llsc_fetch_add_##sz(raw__, val__) + val__), \
+		__pcp_classic_return(__percpu_add_return_case_##sz,	\
+				     *ptr__, val__));			\
 })
 
-#define __pcp_xchg(sz, pcp, val)						\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	typeof(pcp) val__ = (val);						\
-	unsigned long bits__ = (unsigned long)val__;				\
-										\
-	__pcp_choose_return(typeof(pcp),					\
-		__pcp_local_xchg_##sz((__force void *)ptr__, bits__),		\
-		__pcp_llsc_xchg_##sz((__force void *)ptr__, bits__),		\
-		__pcp_apart(_pcp_protect_return(xchg_relaxed, *ptr__, val__)));	\
+#define __pcp_xchg(sz, pcp, val)					\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	typeof(pcp) val__ = (val);					\
+	unsigned long bits__ = (unsigned long)val__;			\
+									\
+	__pcp_choose_return(typeof(pcp),				\
+		__pcp_local_xchg_##sz(raw__, bits__),			\
+		__pcp_llsc_xchg_##sz(raw__, bits__),			\
+		__pcp_classic_return(xchg_relaxed, *ptr__, val__));	\
 })
 
-#define __pcp_cmpxchg(sz, pcp, old, new)					\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	typeof(pcp) old__ = (old);						\
-	typeof(pcp) new__ = (new);						\
-	unsigned long from__ = (unsigned long)old__;				\
-	unsigned long to__ = (unsigned long)new__;				\
-										\
-	__pcp_choose_return(typeof(pcp),					\
-		__pcp_local_cmpxchg_##sz((__force void *)ptr__, from__, to__),	\
-		__pcp_llsc_cmpxchg_##sz((__force void *)ptr__, from__, to__),	\
-		__pcp_apart(_pcp_protect_return(cmpxchg_relaxed, *ptr__, old__, new__)));	\
+#define __pcp_cmpxchg(sz, pcp, old, new)				\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	typeof(pcp) old__ = (old);					\
+	typeof(pcp) new__ = (new);					\
+	unsigned long from__ = (unsigned long)old__;			\
+	unsigned long to__ = (unsigned long)new__;			\
+									\
+	__pcp_choose_return(typeof(pcp),				\
+		__pcp_local_cmpxchg_##sz(raw__, from__, to__),		\
+		__pcp_llsc_cmpxchg_##sz(raw__, from__, to__),		\
+		__pcp_classic_return(cmpxchg_relaxed, *ptr__, old__, new__)); \
 })
 
 #define this_cpu_read_1(pcp)			__pcp_read(8, pcp)
@@ -394,16 +416,17 @@ static __always_inline bool __pcp_rw_is_local(void)
 
 #define this_cpu_cmpxchg64(pcp, o, n)		this_cpu_cmpxchg_8(pcp, o, n)
 
-#define this_cpu_cmpxchg128(pcp, o, n)						\
-({										\
-	typeof(pcp) __percpu *ptr__ = &(pcp);					\
-	u128 old__ = (o);							\
-	u128 new__ = (n);							\
-										\
-	__pcp_choose_return(u128,						\
-		__pcp_local_cmpxchg_128((__force void *)ptr__, old__, new__),	\
-		__pcp_llsc_cmpxchg_128((__force void *)ptr__, old__, new__),	\
-		__pcp_classic_cmpxchg_128((__force void *)ptr__, old__, new__));		\
+#define this_cpu_cmpxchg128(pcp, o, n)					\
+({									\
+	typeof(pcp) __percpu *ptr__ = &(pcp);				\
+	void *raw__ = (__force void *)ptr__;				\
+	u128 old__ = (o);						\
+	u128 new__ = (n);						\
+									\
+	__pcp_choose_return(u128,					\
+		__pcp_local_cmpxchg_128(raw__, old__, new__),		\
+		__pcp_llsc_cmpxchg_128(raw__, old__, new__),		\
+		__pcp_classic_cmpxchg_128(raw__, old__, new__));	\
 })
 
 #endif /* __ASM_PERCPU_LOCAL_OPS_H */
