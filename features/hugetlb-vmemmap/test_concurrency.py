@@ -23,6 +23,13 @@ DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
 modes = pytest.mark.parametrize("mode", ["seamless", "pause"])
+# Where the modes share most of the code that is tested, the other one is for --full.
+seamless_first = pytest.mark.parametrize(
+    "mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)]
+)
+pause_first = pytest.mark.parametrize(
+    "mode", [pytest.param("seamless", marks=pytest.mark.full), "pause"]
+)
 sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.mark.full)])
 
 # Two pages of 1 GiB must be there in one piece; for 2 MiB little memory will do.
@@ -63,7 +70,7 @@ def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, siz
 
 
 @builds
-@modes
+@pause_first
 @sizes
 def test_memory_errors_are_confined(optimised, guest_program, build, mode, size):
     place = optimised(build, mode, memory=MEMORY[size])
@@ -71,7 +78,7 @@ def test_memory_errors_are_confined(optimised, guest_program, build, mode, size)
 
 
 @builds
-@modes
+@pause_first
 def test_pages_move_between_nodes(optimised, guest_program, build, mode):
     place = optimised(build, mode, nodes=2)
     assert place.check("cat /sys/devices/system/node/online") == "0-1"
@@ -79,7 +86,7 @@ def test_pages_move_between_nodes(optimised, guest_program, build, mode):
 
 
 @builds
-@modes
+@seamless_first
 def test_pages_leave_memory_that_goes_offline(optimised, guest_program, build, mode):
     place = optimised(build, mode, append="memhp_default_state=online_movable", extra_args=PLUGGED)
     place.check("until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done")
