@@ -25,7 +25,9 @@ def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
     options = {"smp": 2} | options
     if not recipe(workspace.find(), build).debug:
         return options
-    return options | {"append": f"{options.get('append', '')} arm64.pgtable_transition_check=on".strip()}
+    return options | {
+        "append": f"{options.get('append', '')} arm64.pgtable_transition_check=on".strip()
+    }
 
 
 def _in_blocks(place: Machine) -> Machine:

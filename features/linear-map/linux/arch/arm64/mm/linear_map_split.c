@@ -33,7 +33,10 @@
 
 enum linear_map_mode linear_map_mode __ro_after_init = LINEAR_MAP_PAGES;
 
+/* See above, and linear_map.h. */
 DECLARE_RWSEM(linear_map_fold_sem);
+
+/* Protects the sizes of leaves; see above. */
 DEFINE_MUTEX(linear_map_split_lock);
 
 /*

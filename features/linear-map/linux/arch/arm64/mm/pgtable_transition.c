@@ -533,7 +533,8 @@ static int __init parse_check(char *arg)
 	int ret = kstrtobool(arg, &enable);
 
 	if (ret) {
-		pr_warn("arm64.pgtable_transition_check=%s is neither on nor off: it stays off\n", arg);
+		pr_warn("arm64.pgtable_transition_check=%s is neither on nor off: it stays off\n",
+			arg);
 		return ret;
 	}
 
