@@ -28,7 +28,7 @@ MODES = {
 # guest runs. The base kernel does it, too, so what unplugs the host's CPUs leaves it out.
 PLUGGABLE = ("vhe", "nvhe")
 SWITCH = "percpu_local_map"
-TORTURE = "percpu_local_torture"
+TORTURE = "percpu_torture"
 # An emulator in an emulator may not get a CPU of ours for long: that is no lockup.
 PATIENT = "watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=300"
 

@@ -1,7 +1,7 @@
 """percpu-local: which mode is chosen and why, what user space sees, and CPUs that come and go.
 
 The tables themselves are looked at by KUnit (percpu_local), the operations by KUnit
-(percpu_local_ops) and by the torture test.
+(percpu) and by the torture test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagewright.machine.options import MTE
 pytestmark = pytest.mark.long
 
 RESULTS = "/sys/kernel/debug/kunit"
-KUNIT = "kunit.enable=1 kunit.filter_glob=percpu_local*"
+KUNIT = "kunit.enable=1 kunit.filter_glob=percpu*"
 NMI = "irqchip.gicv3_pseudo_nmi=1"
 # 48 bits of addresses on hardware without LPA2; LL/SC only; neither KPTI nor SW PAN needed
 # by any of them, so these are asked for.
@@ -41,7 +41,7 @@ def kilobytes(place: Machine, name: str) -> int:
 
 def passes_its_suites(place: Machine) -> None:
     """Assert that no case of the KUnit suites failed or was skipped, and nothing warned."""
-    for suite in ("percpu_local", "percpu_local_ops"):
+    for suite in ("percpu_local", "percpu"):
         text = place.check(f"cat {RESULTS}/{suite}/results")
         assert re.search(rf"^ok \d+ {suite}$", text, re.MULTILINE), text
         assert "# SKIP" not in text
@@ -100,8 +100,8 @@ def test_switched_off_it_is_as_without(machine):
     assert "percpu_local_map=0" in place.check("dmesg | grep 'no local map'")
     assert "pcpu_get_vm_areas" in place.check("cat /proc/vmallocinfo")
     assert place.run("ls /sys/kernel/debug/kernel_page_tables_cpu").status != 0
-    text = place.check(f"cat {RESULTS}/percpu_local_ops/results")
-    assert re.search(r"^ok \d+ percpu_local_ops$", text, re.MULTILINE), text
+    text = place.check(f"cat {RESULTS}/percpu/results")
+    assert re.search(r"^ok \d+ percpu$", text, re.MULTILINE), text
     assert place.warnings() == ""
 
 
@@ -162,7 +162,7 @@ def test_cpus_come_and_go(machine):
         "done",
         timeout=120,
     )
-    place.check(f"echo 1 >{RESULTS}/percpu_local/run; echo 1 >{RESULTS}/percpu_local_ops/run")
+    place.check(f"echo 1 >{RESULTS}/percpu_local/run; echo 1 >{RESULTS}/percpu/run")
     passes_its_suites(place)
 
 
@@ -193,7 +193,7 @@ def test_cpus_resume_from_hibernation_on_their_tables(machine, tmp_path):
     place.check("echo 0 >/sys/devices/system/cpu/cpu1/online")
     place.check("echo disk >/sys/power/state", timeout=120)
     place.check("echo 1 >/sys/devices/system/cpu/cpu1/online")
-    place.check(f"echo 1 >{RESULTS}/percpu_local/run; echo 1 >{RESULTS}/percpu_local_ops/run")
+    place.check(f"echo 1 >{RESULTS}/percpu_local/run; echo 1 >{RESULTS}/percpu/run")
     passes_its_suites(place)
 
 

@@ -28,7 +28,7 @@ ANY_CPU = None
 OLD_CPU = "cortex-a72"
 
 # The torture with operations that are broken on purpose, and which it can break.
-BROKEN = "percpu_local_broken"
+BROKEN = "percpu_broken"
 DEFECTS = [
     "add",
     "add_elsewhere",
@@ -45,13 +45,26 @@ DEFECTS = [
 # A tenth of the rounds.
 FEW = "rounds=200 plugs=1 churns=1"
 
+# The modules of the patched kernel, compiled for a kernel that has none.
+LIBRARY = "features/percpu-local/linux/lib"
+MODULES = [f"{LIBRARY}/percpu_torture.c", f"{LIBRARY}/percpu_visitor.c"]
+
 # Loads and unloads the visitor until the torture ends, and says how often, and how it ended.
 TORTURE = """
+load() {{
+    module=$1
+    shift
+    if [ -e /{FOLDER}/$module.ko ]; then
+        insmod /{FOLDER}/$module.ko "$@"
+    else
+        modprobe $module "$@"
+    fi
+}}
 dmesg -c >/dev/null
-modprobe percpu_local_torture {parameters} & torture=$!
+load percpu_torture {parameters} & torture=$!
 visits=0
 while kill -0 $torture 2>/dev/null; do
-    modprobe percpu_local_visitor && rmmod percpu_local_visitor || exit 1
+    load percpu_visitor && rmmod percpu_visitor || exit 1
     visits=$((visits + 1))
 done
 wait $torture
@@ -59,16 +72,22 @@ echo "status $? visits $visits"
 """
 
 
+def modules_for(build: str) -> list[str]:
+    """Return the sources of the modules that a build has not itself."""
+    return MODULES if build.startswith("base") else []
+
+
 def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> dict[str, str]:
     """Run the modules; each result of the torture is one of ours. Return the outcomes."""
-    ended = place.check(TORTURE.format(parameters=parameters), timeout=1800)
+    script = TORTURE.format(parameters=parameters, FOLDER=FOLDER)
+    ended = place.check(script, timeout=1800)
     said = place.check("dmesg")
-    log = ktap.from_module(said, "percpu_local_torture")
+    log = ktap.from_module(said, "percpu_torture")
     cases = ktap.parse(log, source.ensure(SPACE).path)
     report(cases, subtests)
     assert re.search(r"^status 0 visits [1-9]", ended, re.MULTILINE), f"{ended}\n{log}"
-    assert ktap.from_module(said, "percpu_local_visitor") == ""
-    place.check("rmmod percpu_local_torture")
+    assert ktap.from_module(said, "percpu_visitor") == ""
+    place.check("rmmod percpu_torture")
     assert place.warnings() == ""
     return {case.name: case.outcome for case in cases}
 
@@ -120,7 +139,9 @@ def full(*values: object) -> object:
     ],
 )
 def test_all_at_once(machine, subtests, build, smp, cpu, append):
-    place = machine(build, smp=smp, cpu=cpu, memory="2G", append=append)
+    place = machine(
+        build, smp=smp, cpu=cpu, memory="2G", append=append, modules_from=modules_for(build)
+    )
     outcomes = torture(place, subtests)
     if NMI in append:
         check_nmis(place, outcomes)
@@ -152,7 +173,9 @@ def test_all_at_once_with_kasan_tags(machine, subtests, kind):
     ],
 )
 def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append):
-    place = machine(build, smp=4, cpu=cpu, memory="2G", append=append)
+    place = machine(
+        build, smp=4, cpu=cpu, memory="2G", append=append, modules_from=modules_for(build)
+    )
     stop_at_any_instruction(place)
     outcomes = torture(place, subtests, "plugs=1 churns=0")
     if NMI in append:

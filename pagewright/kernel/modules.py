@@ -42,7 +42,10 @@ def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:
         lock(folder, f"the modules for {built.name}"),
         lock(space.out, "the assembled tree", shared=True),
     ):
-        (folder / "Kbuild").write_text("".join(f"obj-m += {file.stem}.o\n" for file in files))
+        # What a source includes is beside it, and not beside the link.
+        lines = [f"ccflags-y += -I{directory}\n" for directory in {file.parent for file in files}]
+        lines += [f"obj-m += {file.stem}.o\n" for file in files]
+        (folder / "Kbuild").write_text("".join(sorted(lines)))
         for file in files:
             link = folder / file.name
             link.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 Two parts:
 
-- Operations: a module executes each of them many times (percpu_local_bench.c says how it
+- Operations: a module executes each of them many times (percpu_bench.c says how it
   counts) on kernels with a preemption count, for preempt=full and preempt=voluntary, and on
   kernels without one.
 - Workloads, with 4 and 8 CPUs: instructions of the kernel, on all CPUs and in whatever
@@ -37,8 +37,8 @@ UNCOUNTED = (
 )
 COLUMNS = ("base", "without", "off", "patched", *(side.label for side in UNCOUNTED))
 
-MODULE = "percpu_local_bench"
-SOURCE = f"features/percpu-local/linux/arch/arm64/mm/{MODULE}.c"
+MODULE = "percpu_bench"
+SOURCE = f"features/percpu-local/linux/lib/{MODULE}.c"
 TESTS = "/usr/lib/tests/percpu-local"
 COUNT = f"{TESTS}/count"
 

@@ -10,16 +10,16 @@
  * lie in a bounded space instead of anywhere in vmalloc's. Each unit has an
  * area in it that is as large as the local region:
  *
- *   areas             areas + stride            areas + 2 * stride
- *   |                 |                         |
- *   | unit 0: [first chunk][chunk 1][chunk 2]   | unit 1: [first chunk][chunk 1] ...
+ *   areas                              areas + stride
+ *   |                                  |
+ *   | unit 0: [first chunk][chunk 1]   | unit 1: [first chunk][chunk 1]   ...
  *
- *   local region:     [first chunk][chunk 1][chunk 2]    of the CPU that looks
+ *   local region: [first chunk][chunk 1]   of the CPU that looks
  *
  * So a chunk is at the same offset in every area and in the local region, and
  * groups, of which each unit is one, are a stride apart. The architecture makes
  * the local region show the area of the CPU's unit: it is told when pages were
- * mapped in the areas (arch_local_percpu_map()), and must see by itself to it
+ * mapped in the areas (arch_percpu_local_map()), and must see by itself to it
  * that pages that are unmapped there go locally, too. What remains to be done
  * here is to give out the offsets, and to flush the local addresses along with
  * the others.
@@ -32,20 +32,20 @@
 #include <linux/percpu-local.h>
 #include <linux/pgtable.h>
 
-static struct local_percpu_space pcpu_local_space __ro_after_init;
-static bool pcpu_local __ro_after_init;
+static struct percpu_local_space percpu_local_space __ro_after_init;
+static bool percpu_local_used __ro_after_init;
 
 /*
  * Which offsets, in units of the unit size, are taken; 0 is the first chunk's.
  */
-static DEFINE_IDA(pcpu_local_slots);
+static DEFINE_IDA(percpu_local_slots);
 
-static bool pcpu_is_local(void)
+static bool percpu_local_is_used(void)
 {
-	return pcpu_local;
+	return percpu_local_used;
 }
 
-static struct page *pcpu_local_addr_to_page(void *addr)
+static struct page *percpu_local_addr_to_page(void *addr)
 {
 	return pte_page(ptep_get(virt_to_kpte((unsigned long)addr)));
 }
@@ -55,7 +55,7 @@ static struct page *pcpu_local_addr_to_page(void *addr)
  * chunk. It stays when the chunk goes, for the next one there. What KASAN has
  * for tags in hardware is in the pages instead.
  */
-static int pcpu_local_add_shadow(void *base_addr, gfp_t gfp)
+static int percpu_local_add_shadow(void *base_addr, gfp_t gfp)
 {
 	unsigned int cpu;
 
@@ -76,22 +76,22 @@ static int pcpu_local_add_shadow(void *base_addr, gfp_t gfp)
 }
 
 /* Find room for a chunk. It may sleep: pcpu_alloc_mutex is held. */
-static void *pcpu_local_get_area(gfp_t gfp)
+static void *percpu_local_get_area(gfp_t gfp)
 {
-	int last = pcpu_local_space.size / pcpu_unit_size - 1;
+	int last = percpu_local_space.size / pcpu_unit_size - 1;
 	void *base_addr;
 	int slot;
 
 	if (last < 1)
 		return NULL;
 
-	slot = ida_alloc_range(&pcpu_local_slots, 1, last, gfp);
+	slot = ida_alloc_range(&percpu_local_slots, 1, last, gfp);
 	if (slot < 0)
 		return NULL;
 
 	base_addr = pcpu_base_addr + (size_t)slot * pcpu_unit_size;
-	if (pcpu_local_add_shadow(base_addr, gfp)) {
-		ida_free(&pcpu_local_slots, slot);
+	if (percpu_local_add_shadow(base_addr, gfp)) {
+		ida_free(&percpu_local_slots, slot);
 		return NULL;
 	}
 
@@ -99,41 +99,41 @@ static void *pcpu_local_get_area(gfp_t gfp)
 }
 
 /* The pages of the area were unmapped, and the TLBs flushed. */
-static void pcpu_local_put_area(void *base_addr)
+static void percpu_local_put_area(void *base_addr)
 {
 	size_t offset = base_addr - pcpu_base_addr;
 
-	ida_free(&pcpu_local_slots, offset / pcpu_unit_size);
+	ida_free(&percpu_local_slots, offset / pcpu_unit_size);
 }
 
 /* Pages of all units of @chunk were mapped. */
-static void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
-				 int page_end)
+static void percpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
+				   int page_end)
 {
 	unsigned long offset = chunk->base_addr - pcpu_base_addr;
 	unsigned long start = offset + PFN_PHYS(page_start);
 
-	arch_local_percpu_map(start, start + PFN_PHYS(page_end - page_start));
+	arch_percpu_local_map(start, start + PFN_PHYS(page_end - page_start));
 }
 
 /*
  * That many flushes, each of which waits for all CPUs, are worth more than what
  * they spare.
  */
-#define PCPU_LOCAL_MAX_FLUSHES	16
+#define PERCPU_LOCAL_MAX_FLUSHES	16
 
 /*
  * Pages of all units of @chunk were unmapped. The units are far apart: flush
  * each, and the local addresses, or all there is.
  */
-static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start,
-			     int page_end)
+static void percpu_local_flush(struct pcpu_chunk *chunk, int page_start,
+			       int page_end)
 {
 	unsigned long size = PFN_PHYS(page_end - page_start);
 	unsigned long addr;
 	unsigned int cpu;
 
-	if (pcpu_nr_units + 1 > PCPU_LOCAL_MAX_FLUSHES) {
+	if (pcpu_nr_units + 1 > PERCPU_LOCAL_MAX_FLUSHES) {
 		flush_tlb_all();
 		return;
 	}
@@ -143,14 +143,14 @@ static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start,
 		flush_tlb_kernel_range(addr, addr + size);
 	}
 
-	addr = pcpu_local_space.local + (chunk->base_addr - pcpu_base_addr) +
+	addr = percpu_local_space.local + (chunk->base_addr - pcpu_base_addr) +
 	       PFN_PHYS(page_start);
 	flush_tlb_kernel_range(addr, addr + size);
 }
 
 /* One group for each unit, all of the same shape. */
 static struct pcpu_alloc_info * __init
-pcpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
+percpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
 {
 	const size_t static_size = __per_cpu_end - __per_cpu_start;
 	unsigned int cpu, unit = 0, nr_units = num_possible_cpus();
@@ -185,10 +185,10 @@ pcpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
  * Allocate the first chunk's unit of @cpu, map it at @addr and copy the static
  * data.
  */
-static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai,
-				       unsigned int cpu, unsigned long addr,
-				       struct page **pages,
-				       pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
+static int __init percpu_local_map_first(const struct pcpu_alloc_info *ai,
+					 unsigned int cpu, unsigned long addr,
+					 struct page **pages,
+					 pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	int i, nr_pages = ai->unit_size >> PAGE_SHIFT;
 	void *unit = pcpu_fc_alloc(cpu, ai->unit_size, PAGE_SIZE, cpu_to_nd_fn);
@@ -216,7 +216,7 @@ static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai,
 }
 
 /**
- * pcpu_local_first_chunk() - set up per-CPU areas with a local map of them
+ * percpu_local_first_chunk() - set up per-CPU areas with a local map of them
  * @reserved_size: the size of the reserved per-CPU area in bytes
  * @dyn_size: minimum free size for dynamic allocation in bytes
  * @cpu_to_nd_fn: tells the node of a CPU, optional
@@ -227,8 +227,8 @@ static int __init pcpu_local_map_first(const struct pcpu_alloc_info *ai,
  * Return: 0, or -ENODEV if there is no local map, for reasons that the
  * architecture has said: nothing has happened then.
  */
-int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
-				  pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
+int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
+				    pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	struct pcpu_alloc_info *ai;
 	struct page **pages;
@@ -241,7 +241,7 @@ int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 		return -ENODEV;
 	}
 
-	ai = pcpu_local_alloc_info(reserved_size, dyn_size);
+	ai = percpu_local_alloc_info(reserved_size, dyn_size);
 	if (!ai)
 		panic("percpu: no memory for the description of the areas\n");
 
@@ -251,7 +251,7 @@ int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 	if (!pages)
 		panic("percpu: no memory for a list of pages\n");
 
-	if (arch_local_percpu_init(&pcpu_local_space, ai->nr_groups)) {
+	if (arch_percpu_local_init(&percpu_local_space, ai->nr_groups)) {
 		memblock_free(pages, pages_size);
 		pcpu_free_alloc_info(ai);
 		return -ENODEV;
@@ -262,19 +262,19 @@ int __init pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 		unsigned int cpu = gi->cpu_map[0];
 		unsigned long area;
 
-		gi->base_offset = group * pcpu_local_space.stride;
-		area = pcpu_local_space.areas + gi->base_offset;
-		if (pcpu_local_map_first(ai, cpu, area, pages, cpu_to_nd_fn))
-			panic("percpu: no memory for the area of CPU %u\n", cpu);
+		gi->base_offset = group * percpu_local_space.stride;
+		area = percpu_local_space.areas + gi->base_offset;
+		if (percpu_local_map_first(ai, cpu, area, pages, cpu_to_nd_fn))
+			panic("percpu: no memory for CPU %u's area\n", cpu);
 	}
 
-	arch_local_percpu_map(0, ai->unit_size);
-	pcpu_local = true;
+	arch_percpu_local_map(0, ai->unit_size);
+	percpu_local_used = true;
 
 	pr_info("Mapped %zu pages/cpu s%zu r%zu d%zu u%zu, and locally\n",
 		ai->unit_size >> PAGE_SHIFT, ai->static_size, ai->reserved_size,
 		ai->dyn_size, ai->unit_size);
-	pcpu_setup_first_chunk(ai, (void *)pcpu_local_space.areas);
+	pcpu_setup_first_chunk(ai, (void *)percpu_local_space.areas);
 
 	memblock_free(pages, pages_size);
 	pcpu_free_alloc_info(ai);

@@ -3,26 +3,48 @@
 #ifndef _MM_PERCPU_LOCAL_H
 #define _MM_PERCPU_LOCAL_H
 
-#ifdef CONFIG_HAVE_LOCAL_PER_CPU_MAP
+#ifdef CONFIG_HAVE_PERCPU_LOCAL_MAP
 
-static bool pcpu_is_local(void);
-static struct page *pcpu_local_addr_to_page(void *addr);
-static void *pcpu_local_get_area(gfp_t gfp);
-static void pcpu_local_put_area(void *base_addr);
-static void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start, int page_end);
-static void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start, int page_end);
+static bool percpu_local_is_used(void);
+static struct page *percpu_local_addr_to_page(void *addr);
+static void *percpu_local_get_area(gfp_t gfp);
+static void percpu_local_put_area(void *base_addr);
+static void percpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
+				   int page_end);
+static void percpu_local_flush(struct pcpu_chunk *chunk, int page_start,
+			       int page_end);
 
 #else
 
-static inline bool pcpu_is_local(void) { return false; }
-static inline struct page *pcpu_local_addr_to_page(void *addr) { return NULL; }
-static inline void *pcpu_local_get_area(gfp_t gfp) { return NULL; }
-static inline void pcpu_local_put_area(void *base_addr) { }
-static inline void pcpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
-					int page_end) { }
-static inline void pcpu_local_flush(struct pcpu_chunk *chunk, int page_start,
-				    int page_end) { }
+static inline bool percpu_local_is_used(void)
+{
+	return false;
+}
 
-#endif /* CONFIG_HAVE_LOCAL_PER_CPU_MAP */
+static inline struct page *percpu_local_addr_to_page(void *addr)
+{
+	return NULL;
+}
+
+static inline void *percpu_local_get_area(gfp_t gfp)
+{
+	return NULL;
+}
+
+static inline void percpu_local_put_area(void *base_addr)
+{
+}
+
+static inline void percpu_local_map_pages(struct pcpu_chunk *chunk,
+					  int page_start, int page_end)
+{
+}
+
+static inline void percpu_local_flush(struct pcpu_chunk *chunk, int page_start,
+				      int page_end)
+{
+}
+
+#endif /* CONFIG_HAVE_PERCPU_LOCAL_MAP */
 
 #endif /* _MM_PERCPU_LOCAL_H */

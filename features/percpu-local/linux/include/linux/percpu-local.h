@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What an architecture provides whose CPUs each map their own copy of the per-CPU data at
- * the same addresses: the local map. See mm/percpu-local.c for how it is used.
+ * What an architecture provides whose CPUs each map their own copy of the
+ * per-CPU data at the same addresses: the local map. See mm/percpu-local.c for
+ * how it is used.
  */
 #ifndef _LINUX_PERCPU_LOCAL_H
 #define _LINUX_PERCPU_LOCAL_H
@@ -12,7 +13,7 @@
 #include <linux/types.h>
 
 /**
- * struct local_percpu_space - the addresses of all per-CPU data
+ * struct percpu_local_space - the addresses of all per-CPU data
  * @areas: where the area of the first unit starts; page aligned
  * @stride: from the start of one unit's area to the start of the next one's
  * @size: of the area of each unit, and of the local region
@@ -20,35 +21,37 @@
  *
  * The CPUs' units follow each other in the order of cpu_possible_mask.
  */
-struct local_percpu_space {
+struct percpu_local_space {
 	unsigned long areas;
 	unsigned long stride;
 	unsigned long size;
 	unsigned long local;
 };
 
-#ifdef CONFIG_HAVE_LOCAL_PER_CPU_MAP
+#ifdef CONFIG_HAVE_PERCPU_LOCAL_MAP
 
-int arch_local_percpu_init(struct local_percpu_space *space, unsigned int nr_units);
-void arch_local_percpu_map(unsigned long start, unsigned long end);
-bool arch_local_percpu_contains(unsigned long addr);
+int arch_percpu_local_init(struct percpu_local_space *space,
+			   unsigned int nr_units);
+void arch_percpu_local_map(unsigned long start, unsigned long end);
+bool arch_percpu_local_contains(unsigned long addr);
 
-int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
-			   pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn);
+int percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
+			     pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn);
 
 #else
 
-static inline int pcpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
-					 pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
+static inline int
+percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
+			 pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	return -ENODEV;
 }
 
-static inline bool arch_local_percpu_contains(unsigned long addr)
+static inline bool arch_percpu_local_contains(unsigned long addr)
 {
 	return false;
 }
 
-#endif /* CONFIG_HAVE_LOCAL_PER_CPU_MAP */
+#endif /* CONFIG_HAVE_PERCPU_LOCAL_MAP */
 
 #endif /* _LINUX_PERCPU_LOCAL_H */

@@ -69,7 +69,7 @@ static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
 
 /* One for each possible CPU, by its number. Written at boot. */
 static struct percpu_local_table *tables __ro_after_init;
-static struct local_percpu_space space __ro_after_init;
+static struct percpu_local_space space __ro_after_init;
 static bool enabled __ro_after_init;
 static unsigned long nr_table_pages __initdata;
 
@@ -110,11 +110,11 @@ const struct percpu_local_table *percpu_local_table_of(unsigned int cpu)
 }
 
 /**
- * percpu_local_space() - where the areas and the local region are
+ * percpu_local_get_space() - where the areas and the local region are
  *
  * Context: any, if percpu_local_enabled().
  */
-const struct local_percpu_space *percpu_local_space(void)
+const struct percpu_local_space *percpu_local_get_space(void)
 {
 	return &space;
 }
@@ -316,7 +316,7 @@ static bool __init lay_out(unsigned int nr_units)
 }
 
 /**
- * arch_local_percpu_init() - make a table for each CPU, if possible
+ * arch_percpu_local_init() - make a table for each CPU, if possible
  * @result: is set to where the areas and the local region are
  * @nr_units: how many areas are needed
  *
@@ -324,7 +324,7 @@ static bool __init lay_out(unsigned int nr_units)
  * Return: 0 or an error, whose reason has been said. Nothing uses the tables
  * yet.
  */
-int __init arch_local_percpu_init(struct local_percpu_space *result,
+int __init arch_percpu_local_init(struct percpu_local_space *result,
 				  unsigned int nr_units)
 {
 	unsigned int cpu;
@@ -383,13 +383,13 @@ static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp,
 }
 
 /**
- * arch_local_percpu_map() - let the local region show new pages
+ * arch_percpu_local_map() - let the local region show new pages
  * @start: offset into the areas, of the first page
  * @end: offset of the end of the last page
  *
  * Context: pcpu_alloc_mutex, or at boot. Cannot fail.
  */
-void arch_local_percpu_map(unsigned long start, unsigned long end)
+void arch_percpu_local_map(unsigned long start, unsigned long end)
 {
 	unsigned int cpu, unit = 0;
 
@@ -414,12 +414,12 @@ void arch_local_percpu_map(unsigned long start, unsigned long end)
 }
 
 /**
- * arch_local_percpu_contains() - is this an address where an area may be?
+ * arch_percpu_local_contains() - is this an address where an area may be?
  * @addr: any address
  *
  * Context: any, also before there are areas.
  */
-bool arch_local_percpu_contains(unsigned long addr)
+bool arch_percpu_local_contains(unsigned long addr)
 {
 	return addr >= PERCPU_AREAS_START && addr < PERCPU_AREAS_END;
 }
@@ -449,7 +449,7 @@ void __init percpu_local_install_boot_cpu(void)
 asmlinkage void noinstr percpu_local_install(void)
 {
 	phys_addr_t idmap = __pa_symbol_nodebug(idmap_pg_dir);
-	ttbr_replace_fn_t *replace;
+	ttbr_replace_func *replace;
 
 	if (!enabled)
 		return;

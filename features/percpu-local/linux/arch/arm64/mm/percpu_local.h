@@ -19,11 +19,11 @@ struct percpu_local_table {
 };
 
 /* In proc.S; to be called in the ID map. */
-typedef void ttbr_replace_fn_t(phys_addr_t ttbr1);
-extern ttbr_replace_fn_t idmap_cpu_replace_ttbr1;
+typedef void (ttbr_replace_func)(phys_addr_t ttbr1);
+extern ttbr_replace_func idmap_cpu_replace_ttbr1;
 
 const struct percpu_local_table *percpu_local_table_of(unsigned int cpu);
-const struct local_percpu_space *percpu_local_space(void);
+const struct percpu_local_space *percpu_local_get_space(void);
 
 #ifdef CONFIG_ARM64_PERCPU_LOCAL_MAP
 void percpu_local_protect(void);

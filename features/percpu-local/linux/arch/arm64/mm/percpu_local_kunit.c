@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * KUnit tests of the CPUs' kernel page tables; see percpu_local.c. What is done through
- * them is tested by percpu_local_ops_kunit.c.
+ * them is tested by lib/percpu_kunit.c.
  */
 #include <kunit/test.h>
 
@@ -180,7 +180,7 @@ static void every_cpu_is_on_its_table(struct kunit *test)
 /* Every page of each area is in its CPU's local region: they have tables in common. */
 static void local_regions_show_the_areas(struct kunit *test)
 {
-	const struct local_percpu_space *space = percpu_local_space();
+	const struct percpu_local_space *space = percpu_local_get_space();
 	unsigned int cpu, unit = 0, mapped, executable;
 	unsigned long offset;
 
@@ -213,7 +213,7 @@ static void local_regions_show_the_areas(struct kunit *test)
 
 static void pointers_lead_into_the_space(struct kunit *test)
 {
-	const struct local_percpu_space *space = percpu_local_space();
+	const struct percpu_local_space *space = percpu_local_get_space();
 	unsigned long __percpu *dynamic = alloc_percpu(unsigned long);
 	unsigned int cpu, unit = 0;
 
@@ -248,7 +248,7 @@ static void read_there(void *addr)
 /* A mapping that needs a new entry at the top is there for all CPUs, and goes for all. */
 static void new_top_level_entries_reach_all(struct kunit *test)
 {
-	const struct local_percpu_space *space = percpu_local_space();
+	const struct percpu_local_space *space = percpu_local_get_space();
 	/* What an entry maps that each CPU has a copy of. */
 	unsigned long entry_size = CONFIG_PGTABLE_LEVELS > 4 ? P4D_SIZE :
 				   IS_ENABLED(CONFIG_ARM64_16K_PAGES) ? PUD_SIZE : PGDIR_SIZE;

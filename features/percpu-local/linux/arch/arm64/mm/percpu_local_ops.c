@@ -2,7 +2,8 @@
 /*
  * this_cpu_cmpxchg128() where it is not one instruction.
  *
- * Any code may use per-CPU data, so nothing here can be traced, probed or instrumented.
+ * Any code may use per-CPU data, so nothing here can be traced, probed or
+ * instrumented.
  */
 #include <linux/export.h>
 #include <linux/percpu.h>
@@ -21,7 +22,7 @@ noinstr u128 __pcp_llsc_cmpxchg_128(void *ptr, u128 old, u128 new)
 		     "	stxp	%w[fail], %[new_lo], %[new_hi], [%[addr]]\n"
 		     "	cbnz	%w[fail], 1b\n"
 		     "	b	3f\n"
-		     /* Only a store makes sure that both halves are of one moment. */
+		     /* Both halves are of one moment if they can be stored. */
 		     "2:	stxp	%w[fail], %[lo], %[hi], [%[addr]]\n"
 		     "	cbnz	%w[fail], 1b\n"
 		     "3:"
@@ -41,7 +42,8 @@ noinstr u128 __pcp_classic_cmpxchg_128(void *ptr, u128 old, u128 new)
 	u128 ret;
 
 	preempt_disable_notrace();
-	ret = arch_cmpxchg128_local(raw_cpu_ptr((u128 __percpu __force *)ptr), old, new);
+	ret = arch_cmpxchg128_local(raw_cpu_ptr((u128 __percpu __force *)ptr),
+				    old, new);
 	preempt_enable_notrace();
 	return ret;
 }

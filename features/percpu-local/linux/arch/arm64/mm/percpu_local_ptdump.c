@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The local regions in /sys/kernel/debug/kernel_page_tables_cpu/N, and in the check for
- * pages that are writable and executable.
+ * The local regions in /sys/kernel/debug/kernel_page_tables_cpu/N, and in the
+ * check for pages that are writable and executable.
  */
 #include <linux/cpumask.h>
 #include <linux/debugfs.h>
@@ -29,7 +29,8 @@ static int percpu_table_show(struct seq_file *m, void *v)
 DEFINE_SHOW_ATTRIBUTE(percpu_table);
 
 /**
- * percpu_local_ptdump_register() - make a debugfs file for each CPU's kernel page table
+ * percpu_local_ptdump_register() - make a debugfs file for each CPU's kernel
+ * page table
  * @kernel: how that of the kernel is shown
  *
  * Context: boot.
@@ -47,7 +48,8 @@ void __init percpu_local_ptdump_register(const struct ptdump_info *kernel)
 	dir = debugfs_create_dir("kernel_page_tables_cpu", NULL);
 	for_each_possible_cpu(cpu) {
 		snprintf(name, sizeof(name), "%lu", cpu);
-		debugfs_create_file(name, 0400, dir, (void *)cpu, &percpu_table_fops);
+		debugfs_create_file(name, 0400, dir, (void *)cpu,
+				    &percpu_table_fops);
 	}
 }
 #else
@@ -62,9 +64,10 @@ void __init percpu_local_ptdump_register(const struct ptdump_info *kernel) { }
  */
 void percpu_local_ptdump_check(struct ptdump_state *state)
 {
-	const struct local_percpu_space *space = percpu_local_space();
+	const struct percpu_local_space *space = percpu_local_get_space();
 	const struct ptdump_range range[] = {
-		{ ALIGN_DOWN(space->local, PMD_SIZE), ALIGN(space->local + space->size, PMD_SIZE) },
+		{ ALIGN_DOWN(space->local, PMD_SIZE),
+		  ALIGN(space->local + space->size, PMD_SIZE) },
 		{ 0, 0 }
 	};
 	unsigned int cpu;
@@ -74,5 +77,6 @@ void percpu_local_ptdump_check(struct ptdump_state *state)
 
 	state->range = range;
 	for_each_possible_cpu(cpu)
-		ptdump_walk_pgd(state, &init_mm, percpu_local_table_of(cpu)->pgd);
+		ptdump_walk_pgd(state, &init_mm,
+				percpu_local_table_of(cpu)->pgd);
 }

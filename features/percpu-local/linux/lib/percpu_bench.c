@@ -2,7 +2,7 @@
 /*
  * Count the instructions of the operations on this CPU's data.
  *
- * Reading /sys/kernel/debug/percpu_local_bench executes every this_cpu
+ * Reading /sys/kernel/debug/percpu_bench executes every this_cpu
  * operation, on a static variable and through a pointer, and prints a line for
  * each:
  *
@@ -14,10 +14,10 @@
  * the operation may call the scheduler, a stack frame.  The second number is
  * what each further operation in the same function costs.
  *
- * The unit is a nanosecond of the virtual counter.  Under QEMU's -icount
- * shift=0 that is one executed instruction; on hardware it is time.  Interrupts
- * are off meanwhile, and the smallest of several runs counts, because other
- * CPUs' instructions would be counted too.
+ * The unit is a nanosecond.  In an emulator whose clock counts instructions, as
+ * QEMU's does with -icount shift=0, that is one executed instruction; on
+ * hardware it is time.  Interrupts are off meanwhile, and the smallest of
+ * several runs counts, because other CPUs' instructions would be counted too.
  *
  * Nothing here depends on how the operations are made, so that kernels can be
  * compared: this file also compiles as a module of its own.
@@ -29,9 +29,8 @@
 #include <linux/module.h>
 #include <linux/percpu.h>
 #include <linux/seq_file.h>
+#include <linux/timekeeping.h>
 #include <linux/types.h>
-
-#include <asm/arch_timer.h>
 
 #define CALLS	1000
 #define RUNS	7
@@ -58,18 +57,21 @@ struct operation {
  * and the compiler does not form its address from that of a neighbour.
  */
 #define DEFINE_VARIABLE(type)						\
-static DEFINE_PER_CPU_ALIGNED(type, percpu_bench_##type) __used;		\
-DECLARE_PER_CPU(type, variable_##type);					\
-asm(".set variable_" #type ", percpu_bench_" #type)
+static DEFINE_PER_CPU_ALIGNED(type, percpu_bench_##type) __used;	\
+DECLARE_PER_CPU(type, percpu_bench_other_##type);			\
+asm(".set percpu_bench_other_" #type ", percpu_bench_" #type)
 
 DEFINE_VARIABLE(u8);
 DEFINE_VARIABLE(u16);
 DEFINE_VARIABLE(u32);
 DEFINE_VARIABLE(u64);
+#ifdef system_has_cmpxchg128
 DEFINE_VARIABLE(u128);
+#endif
 
 #define once(...)	__VA_ARGS__
-#define four(...)	do { __VA_ARGS__; __VA_ARGS__; __VA_ARGS__; __VA_ARGS__; } while (0)
+#define four(...)							\
+	do { __VA_ARGS__; __VA_ARGS__; __VA_ARGS__; __VA_ARGS__; } while (0)
 /* Once, and FURTHER times. */
 #define more(...)	do { __VA_ARGS__; four(four(__VA_ARGS__)); } while (0)
 
@@ -86,36 +88,37 @@ DEFINE_VARIABLE(u128);
 #define do_or(variable)		this_cpu_or(variable, (u64)a)
 #define do_xchg(variable)	use(this_cpu_xchg(variable, (u64)a))
 #define do_cmpxchg(variable)	use(this_cpu_cmpxchg(variable, (u64)a, (u64)b))
-#define do_cmpxchg64(variable)	use(this_cpu_cmpxchg64(variable, (u64)a, (u64)b))
+#define do_cmpxchg64(variable)						\
+	use(this_cpu_cmpxchg64(variable, (u64)a, (u64)b))
 #define do_cmpxchg128(variable)	use(this_cpu_cmpxchg128(variable, a, b))
 
 /*
- * An operation on variables of a type, size bytes big.  The text in the functions keeps
- * the compiler from merging those that are otherwise alike.
+ * An operation on variables of a type, size bytes big.  The text in the
+ * functions keeps the compiler from merging those that are otherwise alike.
  */
 #define DEFINE_ALL(type, op, size)					\
 static noinline notrace void						\
 do_once_##op##_##size##_static(void __percpu *p, u128 a, u128 b)	\
 {									\
-	asm volatile("// once static " #op #size);			\
-	once(do_##op(variable_##type));					\
+	asm volatile("/* once static " #op #size " */");		\
+	once(do_##op(percpu_bench_other_##type));			\
 }									\
 static noinline notrace void						\
 do_once_##op##_##size##_dynamic(void __percpu *p, u128 a, u128 b)	\
 {									\
-	asm volatile("// once dynamic " #op #size);			\
+	asm volatile("/* once dynamic " #op #size " */");		\
 	once(do_##op(*(type __percpu *)p));				\
 }									\
 static noinline notrace void						\
 do_more_##op##_##size##_static(void __percpu *p, u128 a, u128 b)	\
 {									\
-	asm volatile("// more static " #op #size);			\
-	more(do_##op(variable_##type));					\
+	asm volatile("/* more static " #op #size " */");		\
+	more(do_##op(percpu_bench_other_##type));			\
 }									\
 static noinline notrace void						\
 do_more_##op##_##size##_dynamic(void __percpu *p, u128 a, u128 b)	\
 {									\
-	asm volatile("// more dynamic " #op #size);			\
+	asm volatile("/* more dynamic " #op #size " */");		\
 	more(do_##op(*(type __percpu *)p));				\
 }									\
 static const struct operation operations_##op##_##size[] = {		\
@@ -170,45 +173,57 @@ DEFINE_ALL(u16, cmpxchg, 2);
 DEFINE_ALL(u32, cmpxchg, 4);
 DEFINE_ALL(u64, cmpxchg, 8);
 DEFINE_ALL(u64, cmpxchg64, 8);
+#ifdef system_has_cmpxchg128
 DEFINE_ALL(u128, cmpxchg128, 16);
+#endif
 
 static const struct operation *const operations[] = {
-	operations_read_1, operations_read_2, operations_read_4, operations_read_8,
-	operations_write_1, operations_write_2, operations_write_4, operations_write_8,
-	operations_inc_1, operations_inc_2, operations_inc_4, operations_inc_8,
-	operations_add_1, operations_add_2, operations_add_4, operations_add_8,
-	operations_add_return_1, operations_add_return_2, operations_add_return_4,
-	operations_add_return_8,
-	operations_and_1, operations_and_2, operations_and_4, operations_and_8,
-	operations_or_1, operations_or_2, operations_or_4, operations_or_8,
-	operations_xchg_1, operations_xchg_2, operations_xchg_4, operations_xchg_8,
-	operations_cmpxchg_1, operations_cmpxchg_2, operations_cmpxchg_4, operations_cmpxchg_8,
-	operations_cmpxchg64_8, operations_cmpxchg128_16,
+	operations_read_1, operations_read_2,
+	operations_read_4, operations_read_8,
+	operations_write_1, operations_write_2,
+	operations_write_4, operations_write_8,
+	operations_inc_1, operations_inc_2,
+	operations_inc_4, operations_inc_8,
+	operations_add_1, operations_add_2,
+	operations_add_4, operations_add_8,
+	operations_add_return_1, operations_add_return_2,
+	operations_add_return_4, operations_add_return_8,
+	operations_and_1, operations_and_2,
+	operations_and_4, operations_and_8,
+	operations_or_1, operations_or_2,
+	operations_or_4, operations_or_8,
+	operations_xchg_1, operations_xchg_2,
+	operations_xchg_4, operations_xchg_8,
+	operations_cmpxchg_1, operations_cmpxchg_2,
+	operations_cmpxchg_4, operations_cmpxchg_8,
+	operations_cmpxchg64_8,
+#ifdef system_has_cmpxchg128
+	operations_cmpxchg128_16,
+#endif
 };
 
 static noinline notrace void nothing(void __percpu *p, u128 a, u128 b)
 {
-	asm volatile("// nothing");
+	asm volatile("/* nothing */");
 }
 
-/* Return how long CALLS calls take, in nanoseconds of the virtual counter. */
+/* Return how long CALLS calls take, in nanoseconds. */
 static u64 cost(operation_fn operation, void __percpu *p)
 {
-	u64 ticks, best = U64_MAX;
+	u64 took, best = U64_MAX;
 	unsigned long flags;
 
 	for (int run = 0; run < RUNS; run++) {
 		local_irq_save(flags);
-		isb();
-		ticks = read_sysreg(cntvct_el0);
+		took = ktime_get_raw_fast_ns();
 		for (int call = 0; call < CALLS; call++)
 			operation(p, 1, 2);
-		isb();
-		ticks = read_sysreg(cntvct_el0) - ticks;
+		took = ktime_get_raw_fast_ns() - took;
 		local_irq_restore(flags);
-		best = min(best, ticks);
+		best = min(best, took);
 	}
-	return mul_u64_u32_div(best, NSEC_PER_SEC, arch_timer_get_cntfrq());
+
+	return best;
 }
 
 /* Print a number of nanoseconds of DIVISOR calls, per call, with two digits. */
@@ -221,7 +236,7 @@ static void print_share(struct seq_file *file, u64 nanoseconds, u32 divisor)
 	seq_printf(file, "%llu.%02u", whole, rest);
 }
 
-static int percpu_local_bench_show(struct seq_file *file, void *unused)
+static int percpu_bench_show(struct seq_file *file, void *unused)
 {
 	void __percpu *p = __alloc_percpu(sizeof(u128), sizeof(u128));
 	u64 empty, first, all;
@@ -244,23 +259,23 @@ static int percpu_local_bench_show(struct seq_file *file, void *unused)
 	free_percpu(p);
 	return 0;
 }
-DEFINE_SHOW_ATTRIBUTE(percpu_local_bench);
+DEFINE_SHOW_ATTRIBUTE(percpu_bench);
 
-static struct dentry *percpu_local_bench_file;
+static struct dentry *percpu_bench_file;
 
-static int __init percpu_local_bench_init(void)
+static int __init percpu_bench_init(void)
 {
-	percpu_local_bench_file = debugfs_create_file("percpu_local_bench", 0400, NULL, NULL,
-						      &percpu_local_bench_fops);
+	percpu_bench_file = debugfs_create_file("percpu_bench", 0400, NULL,
+						NULL, &percpu_bench_fops);
 	return 0;
 }
-module_init(percpu_local_bench_init);
+module_init(percpu_bench_init);
 
-static void __exit percpu_local_bench_exit(void)
+static void __exit percpu_bench_exit(void)
 {
-	debugfs_remove(percpu_local_bench_file);
+	debugfs_remove(percpu_bench_file);
 }
-module_exit(percpu_local_bench_exit);
+module_exit(percpu_bench_exit);
 
-MODULE_DESCRIPTION("Count the instructions of the operations on this CPU's data");
+MODULE_DESCRIPTION("Count the instructions of the per-CPU operations");
 MODULE_LICENSE("GPL");

@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Torture of the per-CPU operations: everybody operates on the same per-CPU variables, from
- * tasks, softirqs, hardirqs and NMIs, while tasks migrate, CPUs go off and on, and per-CPU
- * memory comes and goes. In the end everything must add up.
+ * Torture of the per-CPU operations: everybody operates on the same per-CPU
+ * variables, from tasks, softirqs, hardirqs and NMIs, while tasks migrate, CPUs
+ * go off and on, and per-CPU memory comes and goes. In the end everything must
+ * add up.
  *
- * It knows only the generic API and holds on any kernel. Loading the module runs it:
- * the result is KTAP in the log, and an error of -EIO if anything was wrong, or if
- * something did not happen that was to happen. All is bounded by counts, not by time.
+ * It knows only the generic API and holds on any kernel. Loading the module
+ * runs it: the result is KTAP in the log, and an error of -EIO if anything was
+ * wrong, or if something did not happen that was to happen. All is bounded by
+ * counts, not by time.
  *
- * Who operates is an actor: it runs in one context, never twice at a time, and keeps in
- * plain variables what it has done. What is checked:
+ * Who operates is an actor: it runs in one context, never twice at a time, and
+ * keeps in plain variables what it has done. What is checked:
  *
- *  - Sums. Actors add random numbers, with every operation that can; the sum over all CPUs
- *    must be the sum over all actors, modulo the size of the variable. Of exchanges, what was
- *    put in and not got back must be there. What incrementing returns on one CPU is 1, 2, 3
- *    and so on, so its sum is known too. Of 128 bits, one half is the inverse of the other.
- *  - Bits. Each context has a bit of its own in a word; in interrupts it must stay on that CPU
- *    as it was left, whatever others do with other bits of that word.
- *  - Places. A variable that holds the number of its CPU, and those that only one context
- *    writes, must show to a task that cannot migrate what they ought to.
- *  - Stillness. While interrupts are off nobody else may change this CPU's copies: an operation
- *    that hits another CPU's copy is wrong, even if it is atomic.
+ *  - Sums. Actors add random numbers, with every operation that can; the sum
+ *    over all CPUs must be the sum over all actors, modulo the size of the
+ *    variable. Of exchanges, what was put in and not got back must be there.
+ *    What incrementing returns on one CPU is 1, 2, 3 and so on, so its sum is
+ *    known too. Of 128 bits, one half is the inverse of the other.
+ *  - Bits. Each context has a bit of its own in a word; in interrupts it must
+ *    stay on that CPU as it was left, whatever others do with other bits of
+ *    that word.
+ *  - Places. A variable that holds the number of its CPU, and those that only
+ *    one context writes, must show to a task that cannot migrate what they
+ *    ought to.
+ *  - Stillness. While interrupts are off nobody else may change this CPU's
+ *    copies: an operation that hits another CPU's copy is wrong, even if it is
+ *    atomic.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -38,19 +44,22 @@
 #include <linux/timekeeping.h>
 #include <linux/tracepoint.h>
 
-#include "percpu_local_checks.h"
+#include "percpu_checks.h"
 
 static unsigned int rounds = 2000;
 module_param(rounds, uint, 0444);
-MODULE_PARM_DESC(rounds, "How often each thread operates on all variables of one kind");
+MODULE_PARM_DESC(rounds,
+		 "How often each thread operates on all variables of one kind");
 
 static unsigned int threads;
 module_param(threads, uint, 0444);
-MODULE_PARM_DESC(threads, "How many threads operate (default: two for each CPU, and one more)");
+MODULE_PARM_DESC(threads,
+		 "How many threads operate (default: 2 for each CPU, and 1)");
 
 static unsigned int interrupts = 300;
 module_param(interrupts, uint, 0444);
-MODULE_PARM_DESC(interrupts, "How many softirqs and hardirqs at least operate, for each CPU");
+MODULE_PARM_DESC(interrupts,
+		 "How many softirqs and hardirqs operate, for each CPU");
 
 static unsigned int plugs = 4;
 module_param(plugs, uint, 0444);
@@ -58,7 +67,8 @@ MODULE_PARM_DESC(plugs, "How often a CPU goes off and on");
 
 static unsigned int churns = 2;
 module_param(churns, uint, 0444);
-MODULE_PARM_DESC(churns, "How often chunks of per-CPU memory are made, emptied, filled and freed");
+MODULE_PARM_DESC(churns,
+		 "How often chunks are made, emptied, filled and freed");
 
 static unsigned int chunks = 2;
 module_param(chunks, uint, 0444);
@@ -66,18 +76,20 @@ MODULE_PARM_DESC(chunks, "How many chunks are made each time");
 
 static unsigned int cycles = 1000000;
 module_param(cycles, uint, 0444);
-MODULE_PARM_DESC(cycles, "How many cycles of a CPU there are from one NMI to the next");
+MODULE_PARM_DESC(cycles,
+		 "How many cycles of a CPU there are from one NMI to the next");
 
 enum context { TASK, SOFTIRQ, HARDIRQ, NMI, NR_CONTEXTS };
 
-/* --- what is operated on ------------------------------------------------------------- */
+/* What is operated on */
 
 /* What is in front of the variables of a size and behind them. */
 #define GUARD	0x5a
 
 /*
- * The variables of one size; @own has one for each context, of @bits one bit. What a kind
- * of tally counts is the sum over all CPUs of the variable with the same name.
+ * The variables of one size; @own has one for each context, of @bits one bit.
+ * What a kind of tally counts is the sum over all CPUs of the variable with the
+ * same name.
  */
 #define DEFINE_VARIABLES(size)				\
 struct variables_ ## size {				\
@@ -138,7 +150,10 @@ struct tally {
 	struct tally_8 v8;
 };
 
-/* Of this module; allocated, in the first chunk if there was room; and in later chunks. */
+/*
+ * Of this module; allocated, in the first chunk if there was room; and in later
+ * chunks.
+ */
 enum { STATIC, SMALL, LARGE, NR_ARENAS = LARGE + 3 };
 
 /* Two of them do not fit into what the first chunk has for allocations. */
@@ -148,7 +163,7 @@ static DEFINE_PER_CPU(struct variables, percpu_torture_variables);
 static struct variables __percpu *arenas[NR_ARENAS];
 static void __percpu *allocated[NR_ARENAS];
 
-/* --- who operates -------------------------------------------------------------------- */
+/* Who operates */
 
 struct actor {
 	enum context context;
@@ -163,7 +178,10 @@ struct timer_actor {
 	struct actor actor;
 	struct hrtimer timer;
 	unsigned int cpu;
-	/* Memory that an interrupt has allocated, and what this CPU has written there. */
+	/*
+	 * Memory that an interrupt has allocated, and what this CPU has written
+	 * there.
+	 */
 	u64 __percpu *memory;
 	u64 written;
 	unsigned long allocations;
@@ -206,95 +224,98 @@ static u64 next_random(struct actor *a)
 }
 
 /*
- * All operations on the variables of one size; @v is a constant for static variables. The
- * task may migrate between any two of them, and in each of them.
+ * All operations on the variables of one size; @v is a constant for static
+ * variables. The task may migrate between any two of them, and in each of them.
  */
-#define DEFINE_OPERATE(size)								\
-static __always_inline void operate_ ## size(struct variables_ ## size __percpu *v,	\
-					     struct tally_ ## size *t, struct actor *a)	\
-{											\
-	const unsigned int width = 8 * sizeof(v->add);					\
-	const u ## size bit = 1 << a->context, shared = 0x10 << (next_random(a) & 3);	\
-	u ## size x = next_random(a), old, new, got, before, *own;			\
-											\
-	this_cpu_add(v->add, x);							\
-	this_cpu_sub(v->add, x >> 3);							\
-	this_cpu_inc(v->add);								\
-	this_cpu_inc(v->add);								\
-	this_cpu_dec(v->add);								\
-	t->add += x - (x >> 3) + 1;							\
-											\
-	this_cpu_add_return(v->add_return, x);						\
-	this_cpu_sub_return(v->add_return, x >> 2);					\
-	this_cpu_dec_return(v->add_return);						\
-	t->add_return += x - (x >> 2) - 1;						\
-											\
-	t->returned += this_cpu_inc_return(v->inc_return);				\
-	t->inc_return++;								\
-											\
-	got = this_cpu_xchg(v->xchg, x);						\
-	t->xchg += x - got;								\
-											\
-	old = this_cpu_read(v->cmpxchg);						\
-	new = old + x;									\
-	if (this_cpu_cmpxchg(v->cmpxchg, old, new) == old)				\
-		t->cmpxchg += x;							\
-											\
-	before = this_cpu_read(v->try_cmpxchg);						\
-	old = before;									\
-	new = old + x;									\
-	while (!this_cpu_try_cmpxchg(v->try_cmpxchg, &old, new)) {			\
-		percpu_check(&a->checks, "try_cmpxchg that failed", width, old != before, true); \
-		before = old;								\
-		new = old + x;								\
-	}										\
-	t->try_cmpxchg += x;								\
-											\
-	/* Each byte is the same, unless half of something was read or written. */	\
-	this_cpu_write(v->pattern, (u ## size)(0x101010101010101UL * (u8)x));		\
-	got = this_cpu_read(v->pattern);						\
-	percpu_check(&a->checks, "pattern", width, got,					\
-		     (u ## size)(0x101010101010101UL * (u8)got));			\
-											\
-	/* Bits that anybody may change, so that others are lost if this is not atomic. */ \
-	this_cpu_or(v->bits, shared);							\
-	this_cpu_and(v->bits, (u ## size)~shared);					\
-											\
-	preempt_disable();								\
-	got = this_cpu_read(v->cpu);							\
-	percpu_check(&a->checks, "number of this CPU", width, got,			\
-		     (u ## size)smp_processor_id());					\
-											\
-	/* Tasks leave their bit clear, because the next may be on another CPU. */	\
-	got = this_cpu_read(v->bits) & bit;						\
-	percpu_check(&a->checks, "bit of this context", width, got, t->bit);		\
-	if (got)									\
-		this_cpu_and(v->bits, (u ## size)~bit);					\
-	else										\
-		this_cpu_or(v->bits, bit);						\
-	t->bit ^= bit;									\
-	got = this_cpu_read(v->bits) & bit;						\
-	percpu_check(&a->checks, "bit after its change", width, got, t->bit);		\
-	if (a->context == TASK) {							\
-		this_cpu_and(v->bits, (u ## size)~bit);					\
-		t->bit = 0;								\
-	}										\
-											\
-	/* Nobody but this context writes here. */					\
-	own = this_cpu_ptr(&v->own[a->context]);					\
-	old = *own;									\
-	this_cpu_add(v->own[a->context], x);						\
-	raw_cpu_add(v->own[a->context], 3);						\
-	*own += 7;									\
-	__this_cpu_sub(v->own[a->context], 1);						\
-	got = this_cpu_inc_return(v->own[a->context]);					\
-	percpu_check(&a->checks, "variable of this context", width, got,		\
-		     (u ## size)(old + x + 10));					\
-	this_cpu_write(v->own[a->context], (u ## size)(got + 1));			\
-	percpu_check(&a->checks, "variable of this context", width, *own,		\
-		     (u ## size)(got + 1));						\
-	preempt_enable();								\
-	t->own += x + 11;								\
+#define DEFINE_OPERATE(size)						\
+static __always_inline void						\
+operate_ ## size(struct variables_ ## size __percpu *v,			\
+		 struct tally_ ## size *t, struct actor *a)		\
+{									\
+	const unsigned int width = 8 * sizeof(v->add);			\
+	const u ## size bit = 1 << a->context;				\
+	const u ## size shared = 0x10 << (next_random(a) & 3);		\
+	u ## size x = next_random(a), old, new, got, before, *own;	\
+									\
+	this_cpu_add(v->add, x);					\
+	this_cpu_sub(v->add, x >> 3);					\
+	this_cpu_inc(v->add);						\
+	this_cpu_inc(v->add);						\
+	this_cpu_dec(v->add);						\
+	t->add += x - (x >> 3) + 1;					\
+									\
+	this_cpu_add_return(v->add_return, x);				\
+	this_cpu_sub_return(v->add_return, x >> 2);			\
+	this_cpu_dec_return(v->add_return);				\
+	t->add_return += x - (x >> 2) - 1;				\
+									\
+	t->returned += this_cpu_inc_return(v->inc_return);		\
+	t->inc_return++;						\
+									\
+	got = this_cpu_xchg(v->xchg, x);				\
+	t->xchg += x - got;						\
+									\
+	old = this_cpu_read(v->cmpxchg);				\
+	new = old + x;							\
+	if (this_cpu_cmpxchg(v->cmpxchg, old, new) == old)		\
+		t->cmpxchg += x;					\
+									\
+	before = this_cpu_read(v->try_cmpxchg);				\
+	old = before;							\
+	new = old + x;							\
+	while (!this_cpu_try_cmpxchg(v->try_cmpxchg, &old, new)) {	\
+		percpu_check(&a->checks, "try_cmpxchg that failed",	\
+			     width, old != before, true);		\
+		before = old;						\
+		new = old + x;						\
+	}								\
+	t->try_cmpxchg += x;						\
+									\
+	/* All bytes are the same, unless half was read or written. */	\
+	this_cpu_write(v->pattern, (u ## size)(0x101010101010101UL * (u8)x)); \
+	got = this_cpu_read(v->pattern);				\
+	percpu_check(&a->checks, "pattern", width, got,			\
+		     (u ## size)(0x101010101010101UL * (u8)got));	\
+									\
+	/* Bits that all may change: others' are lost if not atomic. */	\
+	this_cpu_or(v->bits, shared);					\
+	this_cpu_and(v->bits, (u ## size)~shared);			\
+									\
+	preempt_disable();						\
+	got = this_cpu_read(v->cpu);					\
+	percpu_check(&a->checks, "number of this CPU", width, got,	\
+		     (u ## size)smp_processor_id());			\
+									\
+	/* Tasks leave it clear: the next may be on another CPU. */	\
+	got = this_cpu_read(v->bits) & bit;				\
+	percpu_check(&a->checks, "bit of this context", width, got, t->bit); \
+	if (got)							\
+		this_cpu_and(v->bits, (u ## size)~bit);			\
+	else								\
+		this_cpu_or(v->bits, bit);				\
+	t->bit ^= bit;							\
+	got = this_cpu_read(v->bits) & bit;				\
+	percpu_check(&a->checks, "bit after its change", width, got, t->bit); \
+	if (a->context == TASK) {					\
+		this_cpu_and(v->bits, (u ## size)~bit);			\
+		t->bit = 0;						\
+	}								\
+									\
+	/* Nobody but this context writes here. */			\
+	own = this_cpu_ptr(&v->own[a->context]);			\
+	old = *own;							\
+	this_cpu_add(v->own[a->context], x);				\
+	raw_cpu_add(v->own[a->context], 3);				\
+	*own += 7;							\
+	__this_cpu_sub(v->own[a->context], 1);				\
+	got = this_cpu_inc_return(v->own[a->context]);			\
+	percpu_check(&a->checks, "variable of this context", width, got, \
+		     (u ## size)(old + x + 10));			\
+	this_cpu_write(v->own[a->context], (u ## size)(got + 1));	\
+	percpu_check(&a->checks, "variable of this context", width, *own, \
+		     (u ## size)(got + 1));				\
+	preempt_enable();						\
+	t->own += x + 11;						\
 }
 
 DEFINE_OPERATE(8)
@@ -303,7 +324,8 @@ DEFINE_OPERATE(32)
 DEFINE_OPERATE(64)
 
 #ifdef system_has_cmpxchg128
-static __always_inline void operate_pair(union pair __percpu *v, struct tally *t, struct actor *a)
+static __always_inline void operate_pair(union pair __percpu *v,
+					 struct tally *t, struct actor *a)
 {
 	u64 x = next_random(a);
 	union pair old, new, got;
@@ -317,23 +339,29 @@ static __always_inline void operate_pair(union pair __percpu *v, struct tally *t
 		new.count = old.count + x;
 		new.inverse = ~new.count;
 		if (x & 1) {
-			got.full = this_cpu_cmpxchg128(v->full, old.full, new.full);
+			got.full = this_cpu_cmpxchg128(v->full, old.full,
+						       new.full);
 			done = got.full == old.full;
 		} else {
 			got = old;
-			done = this_cpu_try_cmpxchg128(v->full, &got.full, new.full);
+			done = this_cpu_try_cmpxchg128(v->full, &got.full,
+						       new.full);
 		}
-		percpu_check(&a->checks, "halves of a pair", 128, got.inverse, ~got.count);
+		percpu_check(&a->checks, "halves of a pair", 128, got.inverse,
+			     ~got.count);
 		old = got;
 	} while (!done);
 	t->pair += x;
 }
 #else
-static inline void operate_pair(union pair __percpu *v, struct tally *t, struct actor *a) { }
+static inline void operate_pair(union pair __percpu *v, struct tally *t,
+				struct actor *a)
+{
+}
 #endif
 
-static __always_inline void operate_arena(struct variables __percpu *v, struct tally *t,
-					  struct actor *a)
+static __always_inline void operate_arena(struct variables __percpu *v,
+					  struct tally *t, struct actor *a)
 {
 	operate_8(&v->v8, &t->v8, a);
 	operate_16(&v->v16, &t->v16, a);
@@ -383,7 +411,9 @@ static void stay_still(struct actor *a)
 	while (wait--)
 		cpu_relax();
 	if (checksum_of_copies() != sum && READ_ONCE(*nmis) == before)
-		percpu_check_failed(&a->checks, "copies change while interrupts are off", 0, 1, 0);
+		percpu_check_failed(&a->checks,
+				    "copies change while interrupts are off", 0,
+				    1, 0);
 	local_irq_restore(flags);
 }
 
@@ -426,7 +456,7 @@ static int operate_in_task(void *arg)
 	return 0;
 }
 
-/* --- softirqs and hardirqs ----------------------------------------------------------- */
+/* Softirqs and hardirqs */
 
 /* Allocate here, and at another time look at it and free it. */
 static void allocate_in_interrupt(struct timer_actor *me)
@@ -435,16 +465,18 @@ static void allocate_in_interrupt(struct timer_actor *me)
 	const size_t size = 8 << (next_random(&me->actor) & 7);
 
 	if (!me->memory) {
-		me->memory = __alloc_percpu_gfp(size, 8, GFP_NOWAIT | __GFP_NOWARN);
+		me->memory =
+			__alloc_percpu_gfp(size, 8, GFP_NOWAIT | __GFP_NOWARN);
 		if (!me->memory)
 			return;
-		percpu_check(c, "memory allocated in a softirq", 0, this_cpu_read(*me->memory), 0);
+		percpu_check(c, "memory allocated in a softirq", 0,
+			     this_cpu_read(*me->memory), 0);
 		me->written = next_random(&me->actor);
 		this_cpu_write(*me->memory, me->written);
 		me->allocations++;
 	} else {
-		percpu_check(c, "memory allocated in a softirq", 1, this_cpu_read(*me->memory),
-			     me->written);
+		percpu_check(c, "memory allocated in a softirq", 1,
+			     this_cpu_read(*me->memory), me->written);
 		free_percpu(me->memory);
 		me->memory = NULL;
 	}
@@ -456,9 +488,12 @@ static enum hrtimer_restart operate_in_timer(struct hrtimer *timer)
 	struct actor *a = &me->actor;
 	u64 took, start = ktime_get_mono_fast_ns();
 
-	percpu_check(&a->checks, "CPU of a timer", 0, smp_processor_id(), me->cpu);
+	percpu_check(&a->checks, "CPU of a timer", 0, smp_processor_id(),
+		     me->cpu);
 	percpu_check(&a->checks, "context of a timer", 0,
-		     a->context == HARDIRQ ? !!in_hardirq() : !!in_serving_softirq(), true);
+		     a->context == HARDIRQ ? !!in_hardirq() :
+					     !!in_serving_softirq(),
+		     true);
 	operate(a);
 	if (a->context == SOFTIRQ && a->rounds % 8 == 0)
 		allocate_in_interrupt(me);
@@ -471,11 +506,14 @@ static enum hrtimer_restart operate_in_timer(struct hrtimer *timer)
 	return HRTIMER_RESTART;
 }
 
-/* --- NMIs ---------------------------------------------------------------------------- */
+/* NMIs */
 
-/* Where an interrupt is not an NMI (without pseudo-NMIs) it is one more hardirq. */
-static void operate_in_nmi(struct perf_event *event, struct perf_sample_data *data,
-			   struct pt_regs *regs)
+/*
+ * Where an interrupt is not an NMI (without pseudo-NMIs) it is one more
+ * hardirq.
+ */
+static void operate_in_nmi(struct perf_event *event,
+			   struct perf_sample_data *data, struct pt_regs *regs)
 {
 	struct cpu_actors *me = &cpu_actors[smp_processor_id()];
 	u64 start = ktime_get_mono_fast_ns();
@@ -508,7 +546,8 @@ static void start_nmis(struct cpu_actors *me, unsigned int cpu)
 	if (me->dead_event)
 		perf_event_release_kernel(me->dead_event);
 	me->dead_event = NULL;
-	event = perf_event_create_kernel_counter(&attr, cpu, NULL, operate_in_nmi, NULL);
+	event = perf_event_create_kernel_counter(&attr, cpu, NULL,
+						 operate_in_nmi, NULL);
 	if (IS_ERR(event))
 		nmi_error = PTR_ERR(event);
 	else
@@ -524,7 +563,7 @@ static void stop_nmis(struct cpu_actors *me)
 	me->event = NULL;
 }
 
-/* --- CPUs ---------------------------------------------------------------------------- */
+/* CPUs */
 
 static int start_cpu(unsigned int cpu)
 {
@@ -563,7 +602,10 @@ static bool may_plug(void)
 }
 
 #ifdef CONFIG_HOTPLUG_CPU
-/* Memory that was allocated, and variables that were written, while a CPU was off. */
+/*
+ * Memory that was allocated, and variables that were written, while a CPU was
+ * off.
+ */
 static int plug_cpus(void *arg)
 {
 	struct plugger *me = arg;
@@ -575,9 +617,11 @@ static int plug_cpus(void *arg)
 		void __percpu *memory;
 		size_t size = PAGE_SIZE << (me->turns % 3);
 
-		cpu = cpumask_next_wrap(cpu, cpu_online_mask, nr_cpu_ids, false);
+		cpu = cpumask_next_wrap(cpu, cpu_online_mask, nr_cpu_ids,
+					false);
 		/* Others may plug too, and the last one has to stay. */
-		if (me->turns >= plugs || num_online_cpus() == 1 || remove_cpu(cpu)) {
+		if (me->turns >= plugs || num_online_cpus() == 1 ||
+		    remove_cpu(cpu)) {
 			schedule_timeout_idle(1);
 			continue;
 		}
@@ -606,25 +650,29 @@ static int plug_cpus(void *arg)
 }
 #endif
 
-/* --- migration ----------------------------------------------------------------------- */
+/* Migration */
 
 static unsigned long moves;
 
-/* Some threads are on one CPU, some where the scheduler wants them; all change. */
+/*
+ * Some threads are on one CPU, some where the scheduler wants them; all change.
+ */
 static int move_threads(void *arg)
 {
 	struct actor a = { .random = 0x6d6f7665 };
 
 	while (!kthread_should_stop()) {
-		struct task_struct *task = thread[next_random(&a) % threads].task;
+		struct task_struct *task =
+			thread[next_random(&a) % threads].task;
 		unsigned int cpu;
 
 		/*
-		 * Not to a CPU that goes: a kernel thread may ask for it, but nobody sees to it
-		 * that it leaves again in time.
+		 * Not to a CPU that goes: a kernel thread may ask for it, but
+		 * nobody sees to it that it leaves again in time.
 		 */
 		cpus_read_lock();
-		cpu = cpumask_next(next_random(&a) % nr_cpu_ids, cpu_active_mask);
+		cpu = cpumask_next(next_random(&a) % nr_cpu_ids,
+				   cpu_active_mask);
 		if (cpu >= nr_cpu_ids || next_random(&a) % 4 == 0)
 			set_cpus_allowed_ptr(task, cpu_possible_mask);
 		else if (!set_cpus_allowed_ptr(task, cpumask_of(cpu)))
@@ -638,7 +686,7 @@ static int move_threads(void *arg)
 	return 0;
 }
 
-/* --- memory -------------------------------------------------------------------------- */
+/* Memory */
 
 static atomic_t chunks_created, chunks_destroyed;
 
@@ -667,7 +715,10 @@ static void find_probes(struct tracepoint *tp, void *data)
 		probes.destroy = tp;
 }
 
-/* How many kB of pages per-CPU memory has, in chunks other than the first; 0 if unknown. */
+/*
+ * How many kB of pages per-CPU memory has, in chunks other than the first; 0 if
+ * unknown.
+ */
 static unsigned long populated(void)
 {
 	struct file *file = filp_open("/proc/meminfo", O_RDONLY, 0);
@@ -765,7 +816,8 @@ static void compare_blocks(struct churner *me, bool fresh)
 static bool new_block(struct churner *me, unsigned int i)
 {
 	u64 random = next_random(&me->random);
-	size_t size = random & 7 ? 8 + (random >> 8 & 0xff8) : PCPU_MIN_UNIT_SIZE;
+	size_t size = random & 7 ? 8 + (random >> 8 & 0xff8) :
+				   PCPU_MIN_UNIT_SIZE;
 	bool atomic = random & 0x10;
 	void __percpu *memory;
 
@@ -780,7 +832,10 @@ static bool new_block(struct churner *me, unsigned int i)
 	me->blocks[i].size = size;
 	me->allocations += !atomic && memory;
 	me->atomic_allocations += atomic && memory;
-	/* When there is no populated page left, atomic ones fail; that is no error. */
+	/*
+	 * When there is no populated page left, atomic ones fail; that is no
+	 * error.
+	 */
 	me->failed_allocations += !atomic && !memory;
 
 	return memory;
@@ -811,7 +866,8 @@ static void make_chunks(struct churner *me, unsigned int nr)
 	int created = atomic_read(&chunks_created);
 
 	me->nr = 0;
-	while (me->nr < NR_BLOCKS && atomic_read(&chunks_created) - created < nr)
+	while (me->nr < NR_BLOCKS &&
+	       atomic_read(&chunks_created) - created < nr)
 		new_block(me, me->nr++);
 }
 
@@ -824,8 +880,9 @@ static void free_blocks(struct churner *me)
 }
 
 /*
- * Chunks that are empty go a little later, all but one. But one that was given back its pages
- * before the last block was freed is put aside, for the next blocks.
+ * Chunks that are empty go a little later, all but one. But one that was given
+ * back its pages before the last block was freed is put aside, for the next
+ * blocks.
  */
 static void destroy_chunk(struct churner *me)
 {
@@ -888,13 +945,14 @@ static int churn_memory(void *arg)
 	return 0;
 }
 
-/* --- results ------------------------------------------------------------------------- */
+/* Results */
 
 #define NR_RESULTS	19
 
 static unsigned int results, bad_results;
 
-static __printf(3, 4) void result(bool good, const char *name, const char *format, ...)
+static __printf(3, 4) void result(bool good, const char *name,
+				  const char *format, ...)
 {
 	struct va_format detail = { .fmt = format };
 	va_list args;
@@ -917,50 +975,62 @@ static void skipped(const char *name, const char *why, long error)
 
 static void result_of_checks(const char *name, const struct percpu_checks *c)
 {
-	result(c->done && !c->failed, name, "%lu of %lu checks failed%s%s", c->failed, c->done,
-	       c->failed ? ": " : "", c->first);
+	result(c->done && !c->failed, name, "%lu of %lu checks failed%s%s",
+	       c->failed, c->done, c->failed ? ": " : "", c->first);
 }
 
-/* Compare the sums over all CPUs of variables of one size with a sum of tallies. */
-#define DEFINE_CHECK_SUMS(size)								\
-static void check_sums_ ## size(struct percpu_checks *c, struct variables_ ## size __percpu *all, \
-				const struct tally_ ## size *t)				\
-{											\
-	const unsigned int width = 8 * sizeof(t->add);					\
-	struct variables_ ## size sum = { };						\
-	u ## size returned = 0, n;							\
-	unsigned int cpu, i;								\
-											\
-	for_each_possible_cpu(cpu) {							\
-		struct variables_ ## size *v = per_cpu_ptr(all, cpu);			\
-											\
-		sum.add += v->add;							\
-		sum.add_return += v->add_return;					\
-		sum.inc_return += v->inc_return;					\
-		sum.xchg += v->xchg;							\
-		sum.cmpxchg += v->cmpxchg;						\
-		sum.try_cmpxchg += v->try_cmpxchg;					\
-		for (i = 0; i < NR_CONTEXTS; i++)					\
-			sum.own[0] += v->own[i];					\
-		/* The highest bit of n * (n + 1) / 2 is unknown: n may have wrapped. */ \
-		n = v->inc_return;							\
-		returned += n & 1 ? n * (u ## size)((n >> 1) + 1) : (n >> 1) * (u ## size)(n + 1); \
-		percpu_check(c, "guard before", width, v->before, GUARD);	\
+/*
+ * Compare the sums over all CPUs of variables of one size with a sum of
+ * tallies.
+ */
+#define DEFINE_CHECK_SUMS(size)						\
+static void								\
+check_sums_ ## size(struct percpu_checks *c,				\
+		    struct variables_ ## size __percpu *all,		\
+		    const struct tally_ ## size *t)		\
+{									\
+	const unsigned int width = 8 * sizeof(t->add);			\
+	struct variables_ ## size sum = { };				\
+	u ## size returned = 0, n;					\
+	unsigned int cpu, i;						\
+									\
+	for_each_possible_cpu(cpu) {					\
+		struct variables_ ## size *v = per_cpu_ptr(all, cpu);	\
+									\
+		sum.add += v->add;					\
+		sum.add_return += v->add_return;			\
+		sum.inc_return += v->inc_return;			\
+		sum.xchg += v->xchg;					\
+		sum.cmpxchg += v->cmpxchg;				\
+		sum.try_cmpxchg += v->try_cmpxchg;			\
+		for (i = 0; i < NR_CONTEXTS; i++)			\
+			sum.own[0] += v->own[i];			\
+		/* The highest bit of n * (n + 1) / 2 is unknown: n wraps. */ \
+		n = v->inc_return;					\
+		returned += n & 1 ? n * (u ## size)((n >> 1) + 1) :	\
+				    (n >> 1) * (u ## size)(n + 1);	\
+		percpu_check(c, "guard before", width, v->before, GUARD); \
 		percpu_check(c, "guard after", width, v->after, GUARD);	\
-		percpu_check(c, "CPU number", width, v->cpu, (u ## size)cpu);		\
-		percpu_check(c, "pattern", width, v->pattern,				\
-			     (u ## size)(0x101010101010101UL * (u8)v->pattern));	\
-		percpu_check(c, "bits of tasks", width, v->bits & BIT(TASK), 0);	\
-	}										\
-	percpu_check(c, "sum of add", width, sum.add, t->add);				\
-	percpu_check(c, "sum of add_return", width, sum.add_return, t->add_return);	\
-	percpu_check(c, "sum of inc_return", width, sum.inc_return, t->inc_return);	\
-	percpu_check(c, "sum of xchg", width, sum.xchg, t->xchg);			\
-	percpu_check(c, "sum of cmpxchg", width, sum.cmpxchg, t->cmpxchg);		\
-	percpu_check(c, "sum of try_cmpxchg", width, sum.try_cmpxchg, t->try_cmpxchg);	\
-	percpu_check(c, "sum of own", width, sum.own[0], t->own);			\
-	percpu_check(c, "sum of what inc_return returned", width,			\
-		     (u ## size)(returned << 1), (u ## size)(t->returned << 1));	\
+		percpu_check(c, "CPU number", width, v->cpu, (u ## size)cpu); \
+		percpu_check(c, "pattern", width, v->pattern,		\
+			     (u ## size)(0x101010101010101UL *		\
+					 (u8)v->pattern));		\
+		percpu_check(c, "bits of tasks", width,			\
+			     v->bits & BIT(TASK), 0);			\
+	}								\
+	percpu_check(c, "sum of add", width, sum.add, t->add);		\
+	percpu_check(c, "sum of add_return", width, sum.add_return,	\
+		     t->add_return);					\
+	percpu_check(c, "sum of inc_return", width, sum.inc_return,	\
+		     t->inc_return);					\
+	percpu_check(c, "sum of xchg", width, sum.xchg, t->xchg);	\
+	percpu_check(c, "sum of cmpxchg", width, sum.cmpxchg, t->cmpxchg); \
+	percpu_check(c, "sum of try_cmpxchg", width, sum.try_cmpxchg,	\
+		     t->try_cmpxchg);					\
+	percpu_check(c, "sum of own", width, sum.own[0], t->own);	\
+	percpu_check(c, "sum of what inc_return returned", width,	\
+		     (u ## size)(returned << 1),			\
+		     (u ## size)(t->returned << 1));			\
 }
 
 DEFINE_CHECK_SUMS(8)
@@ -968,17 +1038,18 @@ DEFINE_CHECK_SUMS(16)
 DEFINE_CHECK_SUMS(32)
 DEFINE_CHECK_SUMS(64)
 
-#define DEFINE_ADD_TALLY(size)								\
-static void add_tally_ ## size(struct tally_ ## size *sum, const struct tally_ ## size *t) \
-{											\
-	sum->add += t->add;								\
-	sum->add_return += t->add_return;						\
-	sum->inc_return += t->inc_return;						\
-	sum->returned += t->returned;							\
-	sum->xchg += t->xchg;								\
-	sum->cmpxchg += t->cmpxchg;							\
-	sum->try_cmpxchg += t->try_cmpxchg;						\
-	sum->own += t->own;								\
+#define DEFINE_ADD_TALLY(size)						\
+static void add_tally_ ## size(struct tally_ ## size *sum,		\
+			       const struct tally_ ## size *t)		\
+{									\
+	sum->add += t->add;						\
+	sum->add_return += t->add_return;				\
+	sum->inc_return += t->inc_return;				\
+	sum->returned += t->returned;					\
+	sum->xchg += t->xchg;						\
+	sum->cmpxchg += t->cmpxchg;					\
+	sum->try_cmpxchg += t->try_cmpxchg;				\
+	sum->own += t->own;						\
 }
 
 DEFINE_ADD_TALLY(8)
@@ -996,7 +1067,8 @@ static void add_tally(struct tally *sum, const struct tally *t)
 }
 
 /* The bits of an actor that is bound to a CPU are as it has left them. */
-static void check_bits(struct percpu_checks *c, const struct actor *a, unsigned int cpu)
+static void check_bits(struct percpu_checks *c, const struct actor *a,
+		       unsigned int cpu)
 {
 	const u8 bit = 1 << a->context;
 	unsigned int i;
@@ -1005,10 +1077,14 @@ static void check_bits(struct percpu_checks *c, const struct actor *a, unsigned 
 		const struct variables *v = per_cpu_ptr(arenas[i], cpu);
 		const struct tally *t = &a->tally[i];
 
-		percpu_check(c, "bit at the end", 8, v->v8.bits & bit, t->v8.bit);
-		percpu_check(c, "bit at the end", 16, v->v16.bits & bit, t->v16.bit);
-		percpu_check(c, "bit at the end", 32, v->v32.bits & bit, t->v32.bit);
-		percpu_check(c, "bit at the end", 64, v->v64.bits & bit, t->v64.bit);
+		percpu_check(c, "bit at the end", 8, v->v8.bits & bit,
+			     t->v8.bit);
+		percpu_check(c, "bit at the end", 16, v->v16.bits & bit,
+			     t->v16.bit);
+		percpu_check(c, "bit at the end", 32, v->v32.bits & bit,
+			     t->v32.bit);
+		percpu_check(c, "bit at the end", 64, v->v64.bits & bit,
+			     t->v64.bit);
 	}
 }
 
@@ -1031,7 +1107,8 @@ static void check_sums(void)
 			add_tally(sum, &cpu_actors[cpu].hard.actor.tally[i]);
 			add_tally(sum, &cpu_actors[cpu].soft.actor.tally[i]);
 			add_tally(sum, &cpu_actors[cpu].nmi.tally[i]);
-			percpu_check(&checks, "halves of a pair", i, pair->inverse, ~pair->count);
+			percpu_check(&checks, "halves of a pair", i,
+				     pair->inverse, ~pair->count);
 			pairs += pair->count;
 		}
 		percpu_check(&checks, "sum of pairs", i, pairs, sum->pair);
@@ -1052,7 +1129,8 @@ static void check_sums(void)
 
 static void report_actors(void)
 {
-	unsigned long task = 0, soft = 0, hard = 0, nmi = 0, cpu_changes = 0, preemptions = 0;
+	unsigned long task = 0, soft = 0, hard = 0, nmi = 0, cpu_changes = 0,
+		      preemptions = 0;
 	unsigned long not_nmi = 0, allocations = 0;
 	struct percpu_checks checks = { };
 	unsigned int i, cpu;
@@ -1065,10 +1143,12 @@ static void report_actors(void)
 	}
 	result_of_checks("tasks_see_what_they_ought_to", &checks);
 	result(task && preemptions, "tasks_are_preempted",
-	       "%lu rounds in %u threads, preempted %lu times", task, threads, preemptions);
+	       "%lu rounds in %u threads, preempted %lu times", task, threads,
+	       preemptions);
 	if (num_possible_cpus() > 1)
 		result(moves && cpu_changes, "tasks_migrate",
-		       "%lu seen of which %lu were asked for", cpu_changes, moves);
+		       "%lu seen of which %lu were asked for", cpu_changes,
+		       moves);
 	else
 		skipped("tasks_migrate", "there is one CPU", 0);
 
@@ -1099,50 +1179,56 @@ static void report_actors(void)
 	if (nmi)
 		result_of_checks("nmis_see_what_they_ought_to", &checks);
 	else
-		skipped("nmis_see_what_they_ought_to", "no counter interrupts", nmi_error);
+		skipped("nmis_see_what_they_ought_to", "no counter interrupts",
+			nmi_error);
 	if (nmi_error)
 		skipped("nmis_run", "there is no counter", nmi_error);
 	else if (nmi && nmi == not_nmi)
 		skipped("nmis_run", "counters interrupt, but not as NMIs", 0);
 	else
-		result(nmi && !not_nmi, "nmis_run", "%lu rounds, %lu of them not in an NMI", nmi,
-		       not_nmi);
+		result(nmi && !not_nmi, "nmis_run",
+		       "%lu rounds, %lu of them not in an NMI", nmi, not_nmi);
 }
 
 static void report_plugger(const struct plugger *p)
 {
 	if (!plugs) {
-		skipped("cpus_that_come_see_what_they_ought_to", "no CPU comes", 0);
-		skipped("cpus_go_off_and_on", "there is no CPU to take away", 0);
+		skipped("cpus_that_come_see_what_they_ought_to", "no CPU comes",
+			0);
+		skipped("cpus_go_off_and_on", "there is no CPU to take away",
+			0);
 		return;
 	}
 	result_of_checks("cpus_that_come_see_what_they_ought_to", &p->checks);
-	result(p->turns >= plugs && !p->errors, "cpus_go_off_and_on", "%u times, %u errors",
-	       p->turns, p->errors);
+	result(p->turns >= plugs && !p->errors, "cpus_go_off_and_on",
+	       "%u times, %u errors", p->turns, p->errors);
 }
 
 static void report_churner(const struct churner *c)
 {
-	int created = atomic_read(&chunks_created), destroyed = atomic_read(&chunks_destroyed);
+	int created = atomic_read(&chunks_created),
+	    destroyed = atomic_read(&chunks_destroyed);
 
 	if (!churns) {
-		skipped("both_views_of_memory_that_comes_and_goes", "not asked for", 0);
+		skipped("both_views_of_memory_that_comes_and_goes",
+			"not asked for", 0);
 		skipped("memory_comes_and_goes", "not asked for", 0);
 		skipped("chunks_are_created_and_destroyed", "not asked for", 0);
 		skipped("chunks_are_depopulated", "not asked for", 0);
 		return;
 	}
-	result_of_checks("both_views_of_memory_that_comes_and_goes", &c->checks);
+	result_of_checks("both_views_of_memory_that_comes_and_goes",
+			 &c->checks);
 	result(c->turns >= churns && c->allocations && c->atomic_allocations &&
 	       !c->failed_allocations, "memory_comes_and_goes",
-	       "%u times: %u and %u atomic allocations, %u errors", c->turns, c->allocations,
-	       c->atomic_allocations, c->failed_allocations);
-	result(created && destroyed, "chunks_are_created_and_destroyed", "%d and %d", created,
-	       destroyed);
+	       "%u times: %u and %u atomic allocations, %u errors", c->turns,
+	       c->allocations, c->atomic_allocations, c->failed_allocations);
+	result(created && destroyed, "chunks_are_created_and_destroyed",
+	       "%d and %d", created, destroyed);
 	result(c->emptied, "chunks_are_depopulated", "%u times", c->emptied);
 }
 
-/* --- the whole ----------------------------------------------------------------------- */
+/* The whole */
 
 static long check_operations(void *arg)
 {
@@ -1203,12 +1289,14 @@ static void init_actor(struct actor *a, enum context where, unsigned int seed)
 	a->random = 0x9e3779b97f4a7c15UL * (NR_CONTEXTS * seed + where + 1);
 }
 
-static void init_timer_actor(struct timer_actor *me, enum context where, unsigned int cpu)
+static void init_timer_actor(struct timer_actor *me, enum context where,
+			     unsigned int cpu)
 {
 	init_actor(&me->actor, where, cpu);
 	me->cpu = cpu;
-	hrtimer_init(&me->timer, CLOCK_MONOTONIC, where == HARDIRQ ?
-		     HRTIMER_MODE_REL_PINNED_HARD : HRTIMER_MODE_REL_PINNED_SOFT);
+	hrtimer_init(&me->timer, CLOCK_MONOTONIC,
+		     where == HARDIRQ ? HRTIMER_MODE_REL_PINNED_HARD :
+					HRTIMER_MODE_REL_PINNED_SOFT);
 	me->timer.function = operate_in_timer;
 }
 
@@ -1218,15 +1306,17 @@ static int prepare(void)
 
 	for (i = 0; i < NR_ARENAS; i++) {
 		size_t size = i < LARGE ? sizeof(struct variables) : LARGE_SIZE;
+		size_t align = __alignof__(struct variables);
 
 		if (i == STATIC) {
 			arenas[i] = &percpu_torture_variables;
 		} else {
-			allocated[i] = __alloc_percpu(size, __alignof__(struct variables));
+			allocated[i] = __alloc_percpu(size, align);
 			if (!allocated[i])
 				return -ENOMEM;
 			/* Not always at the begin of a page. */
-			arenas[i] = allocated[i] + (i < LARGE ? 0 : LARGE_SIZE / 8 * i);
+			arenas[i] = allocated[i] +
+				    (i < LARGE ? 0 : LARGE_SIZE / 8 * i);
 		}
 		init_variables(arenas[i]);
 	}
@@ -1252,9 +1342,11 @@ static void clean_up(void)
 
 	if (cpu_actors) {
 		for_each_possible_cpu(cpu) {
-			if (cpu_actors[cpu].dead_event)
-				perf_event_release_kernel(cpu_actors[cpu].dead_event);
-			free_percpu(cpu_actors[cpu].soft.memory);
+			struct cpu_actors *me = &cpu_actors[cpu];
+
+			if (me->dead_event)
+				perf_event_release_kernel(me->dead_event);
+			free_percpu(me->soft.memory);
 		}
 	}
 	kvfree(cpu_actors);
@@ -1278,9 +1370,11 @@ static bool enough(void)
 	       min(soft, hard) >= (unsigned long)interrupts * num_online_cpus();
 }
 
-static struct task_struct *new_thread(int (*function)(void *arg), void *arg, const char *name)
+static struct task_struct *new_thread(int (*function)(void *arg), void *arg,
+				      const char *name)
 {
-	struct task_struct *task = kthread_run(function, arg, "torture/%s", name);
+	struct task_struct *task =
+		kthread_run(function, arg, "torture/%s", name);
 
 	return IS_ERR(task) ? NULL : task;
 }
@@ -1297,14 +1391,15 @@ static int run(struct plugger *plugger, struct churner *churner)
 	int state, error = 0;
 	unsigned int i;
 
-	state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "percpu/torture:online", start_cpu,
-				  stop_cpu);
+	state = cpuhp_setup_state(CPUHP_AP_ONLINE_DYN, "percpu/torture:online",
+				  start_cpu, stop_cpu);
 	if (state < 0)
 		return state;
 
 	atomic_set(&unfinished, threads + !!plugs + !!churns);
 	for (i = 0; i < threads && !error; i++) {
-		thread[i].task = new_thread(operate_in_task, &thread[i], "operate");
+		thread[i].task =
+			new_thread(operate_in_task, &thread[i], "operate");
 		if (!thread[i].task)
 			error = -ENOMEM;
 	}
@@ -1312,7 +1407,8 @@ static int run(struct plugger *plugger, struct churner *churner)
 		mover = new_thread(move_threads, NULL, "move");
 		churning = new_thread(churn_memory, churner, "churn");
 #ifdef CONFIG_HOTPLUG_CPU
-		plugging = plugs ? new_thread(plug_cpus, plugger, "plug") : NULL;
+		plugging = plugs ? new_thread(plug_cpus, plugger, "plug") :
+				   NULL;
 #endif
 		if (!mover || !churning || (plugs && !plugging))
 			error = -ENOMEM;
@@ -1350,7 +1446,8 @@ static int __init percpu_torture_init(void)
 	if (probes.create)
 		tracepoint_probe_register(probes.create, count_creation, NULL);
 	if (probes.destroy)
-		tracepoint_probe_register(probes.destroy, count_destruction, NULL);
+		tracepoint_probe_register(probes.destroy, count_destruction,
+					  NULL);
 
 	if (plugger && churner)
 		error = prepare();
@@ -1367,13 +1464,16 @@ static int __init percpu_torture_init(void)
 			error = -EIO;
 	}
 	if (error)
-		pr_err("failed: %d, %u of %u results\n", error, bad_results, results);
+		pr_err("failed: %d, %u of %u results\n", error, bad_results,
+		       results);
 
 	clean_up();
 	if (probes.create)
-		tracepoint_probe_unregister(probes.create, count_creation, NULL);
+		tracepoint_probe_unregister(probes.create, count_creation,
+					    NULL);
 	if (probes.destroy)
-		tracepoint_probe_unregister(probes.destroy, count_destruction, NULL);
+		tracepoint_probe_unregister(probes.destroy, count_destruction,
+					    NULL);
 	tracepoint_synchronize_unregister();
 	kvfree(churner);
 	kvfree(plugger);

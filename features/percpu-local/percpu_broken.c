@@ -2,9 +2,9 @@
 /*
  * The torture with operations that are broken on purpose: it has to find out.
  *
- * Each parameter breaks one operation of one size. It is done then as it would be if it
- * were not one piece, and not always on this CPU's copy. Without any parameter this is the
- * torture itself.
+ * Each parameter breaks one operation of one size. It is done then as it would
+ * be if it were not one piece, and not always on this CPU's copy. Without any
+ * parameter this is the torture itself.
  */
 #include <linux/atomic.h>
 #include <linux/module.h>
@@ -28,8 +28,8 @@ DEFECT(cmpxchg, "Load, compare and store a u64");
 DEFECT(cmpxchg128, "Load, compare and store a u128");
 
 /*
- * A broken one works on what was this CPU's copy a while ago: the kernel has that as
- * raw_cpu_generic_*(), for callers who keep others away.
+ * A broken one works on what was this CPU's copy a while ago: the kernel has
+ * that as raw_cpu_generic_*(), for callers who keep others away.
  */
 
 static __always_inline void any_add_8(u64 __percpu *p, u64 v)
@@ -139,5 +139,4 @@ static __always_inline u128 any_cmpxchg128(u128 __percpu *p, u128 o, u128 n)
 	((typeof(pcp))any_cmpxchg_8((u64 __percpu *)&(pcp), (u64)(o), (u64)(n)))
 #define this_cpu_cmpxchg128(pcp, o, n)	any_cmpxchg128((u128 __percpu *)&(pcp), o, n)
 
-/* In the tree: <...> starts at arch/arm64/include. */
-#include <../mm/percpu_local_torture.c>
+#include "linux/lib/percpu_torture.c"
