@@ -25,10 +25,11 @@
  * time, who writes all its copies, so no lock is needed for that.
  *
  * The entry code finds the trampoline's table and the reserved one at fixed
- * distances from TTBR1, so a CPU's top level is the last page of a block that
- * is laid out like the linker's: trampoline, reserved, top level. After boot
- * the block is read-only, as the linker's is, where parts of the linear map can
- * be.
+ * distances from TTBR1, so a CPU's top level is in the last page of a block
+ * that is laid out like the linker's: trampoline, reserved, top level. Where a
+ * top level is smaller than a page, the CPUs of a node share a block, each at
+ * an offset of its own in all three pages. After boot the blocks are read-only,
+ * as the linker's is, where parts of the linear map can be.
  *
  * TTBR1 is loaded without CnP, as these tables are not common to all CPUs;
  * TTBR0 keeps it.
@@ -71,6 +72,8 @@ static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
 static struct percpu_local_table *tables __ro_after_init;
 static struct percpu_local_space space __ro_after_init;
 static bool enabled __ro_after_init;
+/* Bytes of a top level. */
+static unsigned int top_size __ro_after_init;
 static unsigned long nr_table_pages __initdata;
 
 unsigned long percpu_local_second_level __ro_after_init;
@@ -119,9 +122,19 @@ const struct percpu_local_space *percpu_local_get_space(void)
 	return &space;
 }
 
+/**
+ * percpu_local_top_size() - how many bytes a top level takes
+ *
+ * Context: any, if percpu_local_enabled().
+ */
+unsigned int percpu_local_top_size(void)
+{
+	return top_size;
+}
+
 /* The tables at boot */
 
-/* How many pages of a block come before the top level. */
+/* How many pages of a block come before those of top levels. */
 #define BYTES_BELOW	(IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0) ?	\
 			 TRAMP_SWAPPER_OFFSET : RESERVED_SWAPPER_OFFSET)
 #define PAGES_BELOW	(BYTES_BELOW / PAGE_SIZE)
@@ -135,6 +148,48 @@ static void * __init alloc_pages_of(unsigned int cpu, unsigned int nr)
 	if (pages)
 		nr_table_pages += nr;
 	return pages;
+}
+
+static unsigned int __init size_of_top_level(void)
+{
+	/*
+	 * If a level is folded at boot, the level below is the top one. It may
+	 * have a page full of entries, and is found by aligning pointers down
+	 * to a page.
+	 */
+	if ((CONFIG_PGTABLE_LEVELS == 5 && !pgtable_l5_enabled()) ||
+	    (CONFIG_PGTABLE_LEVELS == 4 && !pgtable_l4_enabled()))
+		return PAGE_SIZE;
+
+	/*
+	 * A table is aligned to its size, and to 64 bytes at least. With 64 KiB
+	 * pages and fewer address bits than were built for, the table is the
+	 * end of this, at TTBR1_BADDR_4852_OFFSET: that is set by an OR, so the
+	 * whole has to be aligned to its size, too.
+	 */
+	return max(PTRS_PER_PGD * sizeof(pgd_t), 64);
+}
+
+/*
+ * Where the next top level of a node's CPUs goes; NULL if that needs a block.
+ */
+static void *next_top_level[MAX_NUMNODES] __initdata;
+
+static void * __init alloc_top_level(unsigned int cpu)
+{
+	int node = early_cpu_to_node(cpu);
+	void **next = &next_top_level[node == NUMA_NO_NODE ? 0 : node];
+	void *top = *next;
+
+	if (!top) {
+		top = alloc_pages_of(cpu, PAGES_BELOW + 1);
+		if (!top)
+			return NULL;
+		top += PAGES_BELOW * PAGE_SIZE;
+	}
+	*next = PAGE_ALIGNED(top + top_size) ? NULL : top + top_size;
+
+	return top;
 }
 
 /*
@@ -153,16 +208,19 @@ static struct private_entries private_second __ro_after_init;
 static void __init note_private(const struct percpu_local_table *table,
 				const void *entry)
 {
-	const void *page = PTR_ALIGN_DOWN(entry, PAGE_SIZE);
-	unsigned int index = offset_in_page(entry) / sizeof(u64);
 	struct private_entries *private;
+	unsigned int index;
 
-	if (page == table->pgd)
+	if (entry >= (void *)table->pgd &&
+	    entry < (void *)table->pgd + top_size) {
 		private = &private_top;
-	else if (page == table->second_level)
+		index = (const u64 *)entry - (u64 *)table->pgd;
+	} else if (PTR_ALIGN_DOWN(entry, PAGE_SIZE) == table->second_level) {
 		private = &private_second;
-	else
+		index = (const u64 *)entry - (u64 *)table->second_level;
+	} else {
 		return;
+	}
 
 	if (private->first == private->end)
 		private->first = index;
@@ -275,15 +333,14 @@ static pmd_t *pmd_of(pgd_t *pgdir, unsigned long addr)
 static int __init make_table(unsigned int cpu)
 {
 	struct percpu_local_table *table = &tables[cpu];
-	void *block = alloc_pages_of(cpu, PAGES_BELOW + 1);
 	unsigned long addr, end = space.local + space.size;
 
-	if (!block)
+	table->pgd = alloc_top_level(cpu);
+	if (!table->pgd)
 		return -ENOMEM;
 
-	table->pgd = block + PAGES_BELOW * PAGE_SIZE;
 	table->phys = __pa(table->pgd);
-	memcpy(table->pgd, swapper_pg_dir, PAGE_SIZE);
+	memcpy(table->pgd, swapper_pg_dir, top_size);
 
 	for (addr = space.local; addr < end; addr += PMD_SIZE)
 		if (make_path(cpu, table, addr))
@@ -339,6 +396,7 @@ int __init arch_percpu_local_init(struct percpu_local_space *result,
 		return -ENOSPC;
 	}
 
+	top_size = size_of_top_level();
 	tables = memblock_alloc(nr_cpu_ids * sizeof(*tables), SMP_CACHE_BYTES);
 	if (!tables)
 		goto no_memory;
@@ -368,7 +426,7 @@ no_memory:
 static void noinstr set_top_level(const struct percpu_local_table *table,
 				  void *entry, u64 desc)
 {
-	write_kernel_pgd(entry, table->phys + offset_in_page(entry),
+	write_kernel_pgd(entry, table->phys + (entry - (void *)table->pgd),
 			 __pgd(desc));
 }
 
@@ -526,7 +584,7 @@ void __init percpu_local_sync_trampoline(void)
 	for_each_possible_cpu(cpu) {
 		void *pgd = tables[cpu].pgd;
 
-		memcpy(pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, PAGE_SIZE);
+		memcpy(pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, top_size);
 	}
 }
 
@@ -576,17 +634,20 @@ void percpu_local_protect(void)
 	for_each_possible_cpu(cpu) {
 		void *block = (void *)tables[cpu].pgd - PAGES_BELOW * PAGE_SIZE;
 
+		/* The others that share a block are further up in its pages. */
+		if (!PAGE_ALIGNED(block))
+			continue;
 		if (set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1))
 			pr_warn("CPU %u's top level stays writable\n", cpu);
 	}
 }
 
 /* Make @copies differ from @entries on the path to the local region only. */
-static void __init sync_nonglobal(u64 *copies, const u64 *entries)
+static void __init sync_nonglobal(u64 *copies, const u64 *entries, size_t size)
 {
 	unsigned int i;
 
-	for (i = 0; i < PAGE_SIZE / sizeof(u64); i++)
+	for (i = 0; i < size / sizeof(u64); i++)
 		if ((copies[i] ^ entries[i]) == PTE_NG)
 			WRITE_ONCE(copies[i], entries[i]);
 }
@@ -607,10 +668,12 @@ void __init percpu_local_sync_nonglobal(void)
 		return;
 
 	for_each_possible_cpu(cpu) {
-		sync_nonglobal((u64 *)tables[cpu].pgd, (u64 *)swapper_pg_dir);
+		sync_nonglobal((u64 *)tables[cpu].pgd, (u64 *)swapper_pg_dir,
+			       top_size);
 		if (tables[cpu].second_level)
 			sync_nonglobal(tables[cpu].second_level,
-				       (u64 *)percpu_local_second_level);
+				       (u64 *)percpu_local_second_level,
+				       PAGE_SIZE);
 	}
 	dsb(ishst);
 	flush_tlb_all();

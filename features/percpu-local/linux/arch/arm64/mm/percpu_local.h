@@ -9,7 +9,8 @@
  * struct percpu_local_table - the kernel page table of a CPU
  * @pgd: its top level
  * @phys: where that is in memory
- * @second_level: its copy of the second-level table that the path to the local region
+ * @second_level: its copy of the second-level table that the path to the local
+ *	region
  *	shares with other mappings; NULL if there is none
  */
 struct percpu_local_table {
@@ -23,6 +24,7 @@ typedef void (ttbr_replace_func)(phys_addr_t ttbr1);
 extern ttbr_replace_func idmap_cpu_replace_ttbr1;
 
 const struct percpu_local_table *percpu_local_table_of(unsigned int cpu);
+unsigned int percpu_local_top_size(void);
 const struct percpu_local_space *percpu_local_get_space(void);
 
 #ifdef CONFIG_ARM64_PERCPU_LOCAL_MAP

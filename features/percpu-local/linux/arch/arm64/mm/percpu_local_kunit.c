@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * KUnit tests of the CPUs' kernel page tables; see percpu_local.c. What is done through
- * them is tested by lib/percpu_kunit.c.
+ * KUnit tests of the CPUs' kernel page tables; see percpu_local.c. What is done
+ * through them is tested by lib/percpu_kunit.c.
  */
 #include <kunit/test.h>
 
@@ -34,19 +34,22 @@ static int needs_local_map(struct kunit *test)
 	return 0;
 }
 
-/* How many entries of two tables differ. */
-static unsigned int differences(const void *a, const void *b)
+/* How many entries of two tables of @size bytes differ. */
+static unsigned int differences(const void *a, const void *b, size_t size)
 {
 	const u64 *one = a, *other = b;
 	unsigned int i, found = 0;
 
-	for (i = 0; i < ENTRIES; i++)
+	for (i = 0; i < size / sizeof(u64); i++)
 		found += READ_ONCE(one[i]) != READ_ONCE(other[i]);
 
 	return found;
 }
 
-/* The last-level entry for @addr below @pgdir, or NULL if there is no table for it. */
+/*
+ * The last-level entry for @addr below @pgdir, or NULL if there is no table for
+ * it.
+ */
 static pte_t *entry_at(pgd_t *pgdir, unsigned long addr)
 {
 	pgd_t *pgdp = pgd_offset_pgd(pgdir, addr);
@@ -78,12 +81,13 @@ static u64 leaf_at(pgd_t *pgdir, unsigned long addr)
 
 static phys_addr_t phys_of(unsigned long addr)
 {
-	return __pte_to_phys(__pte(leaf_at(swapper_pg_dir, addr))) + offset_in_page(addr);
+	return __pte_to_phys(__pte(leaf_at(swapper_pg_dir, addr))) +
+	       offset_in_page(addr);
 }
 
 /*
- * A table differs from the kernel's where the path to the local region begins: in one
- * entry, or in two if the region lies across the border between them.
+ * A table differs from the kernel's where the path to the local region begins:
+ * in one entry, or in two if the region lies across the border between them.
  */
 static void tables_differ_in_the_path_only(struct kunit *test)
 {
@@ -94,14 +98,17 @@ static void tables_differ_in_the_path_only(struct kunit *test)
 		table = percpu_local_table_of(cpu);
 		KUNIT_EXPECT_EQ(test, table->phys, virt_to_phys(table->pgd));
 
-		different = differences(table->pgd, swapper_pg_dir);
+		different = differences(table->pgd, swapper_pg_dir,
+					percpu_local_top_size());
 		KUNIT_EXPECT_GE(test, different, 1);
 		KUNIT_EXPECT_LE(test, different, 2);
 
-		KUNIT_EXPECT_EQ(test, !!table->second_level, !!percpu_local_second_level);
+		KUNIT_EXPECT_EQ(test, !!table->second_level,
+				!!percpu_local_second_level);
 		if (table->second_level) {
 			different = differences(table->second_level,
-						(void *)percpu_local_second_level);
+						(u64 *)percpu_local_second_level,
+						PAGE_SIZE);
 			KUNIT_EXPECT_GE(test, different, 1);
 			KUNIT_EXPECT_LE(test, different, 2);
 		}
@@ -110,16 +117,54 @@ static void tables_differ_in_the_path_only(struct kunit *test)
 
 static void the_block_is_laid_out_like_the_linkers(struct kunit *test)
 {
-	unsigned int cpu;
+	unsigned int cpu, size = percpu_local_top_size();
 
 	for_each_possible_cpu(cpu) {
 		void *pgd = percpu_local_table_of(cpu)->pgd;
+		void *trampoline = pgd - TRAMP_SWAPPER_OFFSET;
+		void *reserved = pgd - RESERVED_SWAPPER_OFFSET;
 
-		KUNIT_EXPECT_FALSE(test, memchr_inv(pgd - RESERVED_SWAPPER_OFFSET, 0, PAGE_SIZE));
+		KUNIT_EXPECT_FALSE(test, memchr_inv(reserved, 0, size));
 		if (IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
-			KUNIT_EXPECT_EQ(test, differences(pgd - TRAMP_SWAPPER_OFFSET,
-							  tramp_pg_dir), 0);
+			KUNIT_EXPECT_EQ(test, 0, differences(trampoline,
+							     tramp_pg_dir,
+							     size));
 	}
+}
+
+/*
+ * Top levels that are smaller than a page share one: a block for each CPU would
+ * be 192 KiB with 64 KiB pages. They do not overlap, and each is aligned to its
+ * size, as TTBR1 and the hardware ask for.
+ */
+static void small_top_levels_share_pages(struct kunit *test)
+{
+	unsigned int size = percpu_local_top_size();
+	unsigned int cpu, other, node, same = 0, blocks = 0, expected = 0;
+
+	KUNIT_EXPECT_LE(test, size, PAGE_SIZE);
+	for_each_possible_cpu(cpu) {
+		const void *pgd = percpu_local_table_of(cpu)->pgd;
+
+		KUNIT_EXPECT_TRUE(test, IS_ALIGNED((unsigned long)pgd, size));
+		blocks += PAGE_ALIGNED(pgd);
+		for_each_possible_cpu(other)
+			same += percpu_local_table_of(other)->pgd == pgd;
+	}
+	KUNIT_EXPECT_EQ(test, same, num_possible_cpus());
+	for (node = 0; node < MAX_NUMNODES; node++) {
+		unsigned int cpus = 0;
+
+		for_each_possible_cpu(cpu)
+			cpus += cpu_to_node(cpu) == node;
+		expected += DIV_ROUND_UP(cpus * size, PAGE_SIZE);
+	}
+	KUNIT_EXPECT_EQ(test, blocks, expected);
+
+	/* 16 entries of the fifth level, 64 or 1024 with 64 KiB pages. */
+	if (pgtable_l5_enabled() ||
+	    (IS_ENABLED(CONFIG_ARM64_64K_PAGES) && CONFIG_PGTABLE_LEVELS == 3))
+		KUNIT_EXPECT_LT(test, size, PAGE_SIZE);
 }
 
 /* Write what is there already: 0, or -EFAULT if it cannot be written. */
@@ -136,14 +181,18 @@ static void the_block_is_as_writable_as_the_linkers(struct kunit *test)
 
 	if (!can_set_direct_map())
 		expected = 0;
-	kunit_info(test, "the top levels are %s\n", expected ? "read-only" : "writable");
+	kunit_info(test, "the top levels are %s\n",
+		   expected ? "read-only" : "writable");
 	for_each_possible_cpu(cpu) {
 		void *pgd = percpu_local_table_of(cpu)->pgd;
+		void *trampoline = pgd - TRAMP_SWAPPER_OFFSET;
+		void *reserved = pgd - RESERVED_SWAPPER_OFFSET;
 
 		KUNIT_EXPECT_EQ(test, try_to_write(pgd), expected);
-		KUNIT_EXPECT_EQ(test, try_to_write(pgd - RESERVED_SWAPPER_OFFSET), expected);
+		KUNIT_EXPECT_EQ(test, try_to_write(reserved), expected);
 		if (IS_ENABLED(CONFIG_UNMAP_KERNEL_AT_EL0))
-			KUNIT_EXPECT_EQ(test, try_to_write(pgd - TRAMP_SWAPPER_OFFSET), expected);
+			KUNIT_EXPECT_EQ(test, try_to_write(trampoline),
+					expected);
 	}
 }
 
@@ -156,7 +205,8 @@ static void read_ttbr1(void *result)
 
 static void every_cpu_is_on_its_table(struct kunit *test)
 {
-	u64 *ttbr1 = kunit_kcalloc(test, nr_cpu_ids, sizeof(*ttbr1), GFP_KERNEL);
+	u64 *ttbr1 =
+		kunit_kcalloc(test, nr_cpu_ids, sizeof(*ttbr1), GFP_KERNEL);
 	unsigned int cpu;
 
 	KUNIT_ASSERT_NOT_NULL(test, ttbr1);
@@ -167,7 +217,10 @@ static void every_cpu_is_on_its_table(struct kunit *test)
 		u64 found = ttbr1[cpu] & ~TTBR_ASID_MASK;
 
 #ifdef CONFIG_ARM64_VA_BITS_52
-		/* Where 64 KiB pages have fewer address bits than were hoped for. */
+		/*
+		 * Where 64 KiB pages have fewer address bits than were hoped
+		 * for.
+		 */
 		if (IS_ENABLED(CONFIG_ARM64_64K_PAGES) && vabits_actual == 48)
 			table |= TTBR1_BADDR_4852_OFFSET;
 #endif
@@ -177,7 +230,10 @@ static void every_cpu_is_on_its_table(struct kunit *test)
 	cpus_read_unlock();
 }
 
-/* Every page of each area is in its CPU's local region: they have tables in common. */
+/*
+ * Every page of each area is in its CPU's local region: they have tables in
+ * common.
+ */
 static void local_regions_show_the_areas(struct kunit *test)
 {
 	const struct percpu_local_space *space = percpu_local_get_space();
@@ -197,7 +253,8 @@ static void local_regions_show_the_areas(struct kunit *test)
 			if (!offset || IS_ALIGNED(area + offset, PMD_SIZE)) {
 				there = entry_at(swapper_pg_dir, area + offset);
 				KUNIT_EXPECT_PTR_EQ(test, there,
-						    entry_at(pgd, space->local + offset));
+						    entry_at(pgd, space->local +
+								  offset));
 			} else if (there) {
 				there++;
 			}
@@ -205,7 +262,8 @@ static void local_regions_show_the_areas(struct kunit *test)
 			mapped += !!leaf;
 			executable += leaf && (~leaf & (PTE_PXN | PTE_UXN));
 		}
-		KUNIT_EXPECT_GE(test, mapped, PFN_UP(__per_cpu_end - __per_cpu_start));
+		KUNIT_EXPECT_GE(test, mapped,
+				PFN_UP(__per_cpu_end - __per_cpu_start));
 		KUNIT_EXPECT_EQ(test, executable, 0);
 	}
 	KUNIT_EXPECT_EQ(test, leaf_at(swapper_pg_dir, space->local), 0);
@@ -216,6 +274,7 @@ static void pointers_lead_into_the_space(struct kunit *test)
 	const struct percpu_local_space *space = percpu_local_get_space();
 	unsigned long __percpu *dynamic = alloc_percpu(unsigned long);
 	unsigned int cpu, unit = 0;
+	unsigned long *seen;
 
 	KUNIT_ASSERT_NOT_NULL(test, (__force void *)dynamic);
 	KUNIT_EXPECT_EQ(test, space->local,
@@ -228,12 +287,16 @@ static void pointers_lead_into_the_space(struct kunit *test)
 		KUNIT_EXPECT_GE(test, ptr, area);
 		KUNIT_EXPECT_LT(test, ptr, area + space->size);
 		KUNIT_EXPECT_EQ(test, ptr - area,
-				(__force unsigned long)dynamic - (unsigned long)__per_cpu_start);
-		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(per_cpu_ptr(&percpu_local_seen, cpu)),
-				phys_of((unsigned long)per_cpu_ptr(&percpu_local_seen, cpu)));
-		KUNIT_EXPECT_FALSE(test, is_vmalloc_addr(per_cpu_ptr(dynamic, cpu)));
+				(__force unsigned long)dynamic -
+					(unsigned long)__per_cpu_start);
+		seen = per_cpu_ptr(&percpu_local_seen, cpu);
+		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(seen),
+				phys_of((unsigned long)seen));
+		KUNIT_EXPECT_FALSE(test,
+				   is_vmalloc_addr(per_cpu_ptr(dynamic, cpu)));
 	}
-	KUNIT_EXPECT_LE(test, space->areas + (unit - 1) * space->stride + space->size,
+	KUNIT_EXPECT_LE(test,
+			space->areas + (unit - 1) * space->stride + space->size,
 			PERCPU_AREAS_END);
 	KUNIT_EXPECT_LE(test, space->local + space->size, PERCPU_AREAS_START);
 	free_percpu(dynamic);
@@ -242,49 +305,63 @@ static void pointers_lead_into_the_space(struct kunit *test)
 /* KASAN has no shadow of what is mapped by hand. */
 static void read_there(void *addr)
 {
-	this_cpu_write(percpu_local_seen, READ_ONCE_NOCHECK(**(unsigned long **)addr));
+	this_cpu_write(percpu_local_seen,
+		       READ_ONCE_NOCHECK(**(unsigned long **)addr));
 }
 
-/* A mapping that needs a new entry at the top is there for all CPUs, and goes for all. */
+/*
+ * A mapping that needs a new entry at the top is there for all CPUs, and goes
+ * for all.
+ */
 static void new_top_level_entries_reach_all(struct kunit *test)
 {
 	const struct percpu_local_space *space = percpu_local_get_space();
 	/* What an entry maps that each CPU has a copy of. */
 	unsigned long entry_size = CONFIG_PGTABLE_LEVELS > 4 ? P4D_SIZE :
-				   IS_ENABLED(CONFIG_ARM64_16K_PAGES) ? PUD_SIZE : PGDIR_SIZE;
+				   IS_ENABLED(CONFIG_ARM64_16K_PAGES) ?
+				   PUD_SIZE : PGDIR_SIZE;
 	/* The end of the areas' space: too far up for any area. */
 	unsigned long addr = PERCPU_AREAS_END - PMD_SIZE;
 	unsigned long *page = (unsigned long *)get_zeroed_page(GFP_KERNEL);
 	unsigned int cpu;
 
 	KUNIT_ASSERT_NOT_NULL(test, page);
-	/* Tables stay: where one is from an earlier run, there is no new entry. */
+	/*
+	 * Tables stay: where one is from an earlier run, there is no new entry.
+	 */
 	while (entry_at(swapper_pg_dir, addr))
 		addr -= entry_size;
-	KUNIT_ASSERT_GT(test, addr, space->areas + num_possible_cpus() * space->stride);
+	KUNIT_ASSERT_GT(test, addr,
+			space->areas + num_possible_cpus() * space->stride);
 	*page = 0x5ca1ab1e;
-	KUNIT_ASSERT_EQ(test, vmap_page_range(addr, addr + PAGE_SIZE, virt_to_phys(page),
-					      PAGE_KERNEL), 0);
+	KUNIT_ASSERT_EQ(test, 0,
+			vmap_page_range(addr, addr + PAGE_SIZE,
+					virt_to_phys(page), PAGE_KERNEL));
 
 	cpus_read_lock();
 	on_each_cpu(read_there, &addr, 1);
 	for_each_online_cpu(cpu)
-		KUNIT_EXPECT_EQ(test, per_cpu(percpu_local_seen, cpu), 0x5ca1ab1e);
+		KUNIT_EXPECT_EQ(test, per_cpu(percpu_local_seen, cpu),
+				0x5ca1ab1e);
 	cpus_read_unlock();
 	for_each_possible_cpu(cpu)
-		KUNIT_EXPECT_EQ(test, leaf_at(percpu_local_table_of(cpu)->pgd, addr),
+		KUNIT_EXPECT_EQ(test,
+				leaf_at(percpu_local_table_of(cpu)->pgd, addr),
 				leaf_at(swapper_pg_dir, addr));
 
 	vunmap_range(addr, addr + PAGE_SIZE);
 	for_each_possible_cpu(cpu)
-		KUNIT_EXPECT_EQ(test, leaf_at(percpu_local_table_of(cpu)->pgd, addr), 0);
+		KUNIT_EXPECT_EQ(test,
+				leaf_at(percpu_local_table_of(cpu)->pgd, addr),
+				0);
 	tables_differ_in_the_path_only(test);
 	free_page((unsigned long)page);
 }
 
 /*
- * What adds memory to the linear map sets entries of the common second level through the
- * fixmap, and says so afterwards. Only memory at very high addresses needs a new one there.
+ * What adds memory to the linear map sets entries of the common second level
+ * through the fixmap, and says so afterwards. Only memory at very high
+ * addresses needs a new one there.
  */
 static void new_second_level_entries_are_copied(struct kunit *test)
 {
@@ -303,8 +380,12 @@ static void new_second_level_entries_are_copied(struct kunit *test)
 	for (i = 0; i < ENTRIES; i++) {
 		bool free = !READ_ONCE(shared[i]);
 
-		for_each_possible_cpu(cpu)
-			free &= !READ_ONCE(((u64 *)percpu_local_table_of(cpu)->second_level)[i]);
+		for_each_possible_cpu(cpu) {
+			const u64 *copies =
+				percpu_local_table_of(cpu)->second_level;
+
+			free &= !READ_ONCE(copies[i]);
+		}
 		if (free)
 			break;
 	}
@@ -335,7 +416,10 @@ static void new_second_level_entries_are_copied(struct kunit *test)
 }
 
 #ifdef __PERCPU_LOCAL_OPS
-/* A per-CPU pointer that is NULL, and members of what it should point at: no user memory. */
+/*
+ * A per-CPU pointer that is NULL, and members of what it should point at: no
+ * user memory.
+ */
 static void local_addresses_of_null_are_not_user_space(struct kunit *test)
 {
 	KUNIT_EXPECT_EQ(test, __pcp_local_addr(NULL), 0);
@@ -343,54 +427,57 @@ static void local_addresses_of_null_are_not_user_space(struct kunit *test)
 }
 
 /*
- * A variable that callers guard with per-CPU operations. Accesses that the compiler does not
- * know about stand for those of an interrupt handler.
+ * A variable that callers guard with per-CPU operations. Accesses that the
+ * compiler does not know about stand for those of an interrupt handler.
  */
 static unsigned long percpu_local_guarded;
 
 static __always_inline void write_unnoticed(unsigned long value)
 {
-	asm volatile("str\t%0, [%1]" : : "r" (value), "r" (&percpu_local_guarded));
+	asm volatile("str\t%0, [%1]"
+		     : : "r" (value), "r" (&percpu_local_guarded));
 }
 
 static __always_inline unsigned long read_unnoticed(void)
 {
 	unsigned long value;
 
-	asm volatile("ldr\t%0, [%1]" : "=r" (value) : "r" (&percpu_local_guarded));
+	asm volatile("ldr\t%0, [%1]"
+		     : "=r" (value) : "r" (&percpu_local_guarded));
 	return value;
 }
 
-#define EXPECT_BARRIER(test, operation)							\
-do {											\
-	unsigned long before, seen, after;						\
-											\
-	percpu_local_guarded = 1;							\
-	(void)(operation);								\
-	seen = read_unnoticed();							\
-	percpu_local_guarded = 2;							\
-	before = percpu_local_guarded;							\
-	write_unnoticed(3);								\
-	(void)(operation);								\
-	after = percpu_local_guarded;							\
-	KUNIT_EXPECT_EQ_MSG(test, seen, 1, "written after " #operation);		\
-	KUNIT_EXPECT_EQ(test, before, 2);						\
-	KUNIT_EXPECT_EQ_MSG(test, after, 3, "read before " #operation);			\
+#define EXPECT_BARRIER(test, operation)					\
+do {									\
+	unsigned long before, seen, after;				\
+									\
+	percpu_local_guarded = 1;					\
+	(void)(operation);						\
+	seen = read_unnoticed();					\
+	percpu_local_guarded = 2;					\
+	before = percpu_local_guarded;					\
+	write_unnoticed(3);						\
+	(void)(operation);						\
+	after = percpu_local_guarded;					\
+	KUNIT_EXPECT_EQ_MSG(test, seen, 1, "written after " #operation); \
+	KUNIT_EXPECT_EQ(test, before, 2);				\
+	KUNIT_EXPECT_EQ_MSG(test, after, 3, "read before " #operation);	\
 } while (0)
 
-#define EXPECT_BARRIERS(test, form, sz)							\
-do {											\
-	EXPECT_BARRIER(test, __pcp_##form##_fetch_add_##sz(var, 1));			\
-	EXPECT_BARRIER(test, __pcp_##form##_xchg_##sz(var, 1));				\
-	EXPECT_BARRIER(test, __pcp_##form##_cmpxchg_##sz(var, 1, 2));			\
+#define EXPECT_BARRIERS(test, form, sz)					\
+do {									\
+	EXPECT_BARRIER(test, __pcp_##form##_fetch_add_##sz(var, 1));	\
+	EXPECT_BARRIER(test, __pcp_##form##_xchg_##sz(var, 1));		\
+	EXPECT_BARRIER(test, __pcp_##form##_cmpxchg_##sz(var, 1, 2));	\
 } while (0)
 
 static DEFINE_PER_CPU_ALIGNED(u128, percpu_local_lock);
 
 /*
- * An operation that changes its variable and returns a value is a barrier to the compiler:
- * what is read or written after it is not read or written before, nor the other way round.
- * The forms by themselves: where one is chosen, the others are in the compiler's way.
+ * An operation that changes its variable and returns a value is a barrier to
+ * the compiler: what is read or written after it is not read or written before,
+ * nor the other way round. The forms by themselves: where one is chosen, the
+ * others are in the compiler's way.
  */
 static void a_returned_value_is_a_compiler_barrier(struct kunit *test)
 {
@@ -415,6 +502,7 @@ static void a_returned_value_is_a_compiler_barrier(struct kunit *test)
 static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(tables_differ_in_the_path_only),
 	KUNIT_CASE(the_block_is_laid_out_like_the_linkers),
+	KUNIT_CASE(small_top_levels_share_pages),
 	KUNIT_CASE(the_block_is_as_writable_as_the_linkers),
 	KUNIT_CASE(every_cpu_is_on_its_table),
 	KUNIT_CASE(local_regions_show_the_areas),
