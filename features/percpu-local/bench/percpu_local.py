@@ -1,6 +1,6 @@
 """What this_cpu operations cost, and what they cost whole workloads.
 
-Two parts:
+Three parts:
 
 - Operations: a module executes each of them many times (percpu_bench.c says how it
   counts) on kernels with a preemption count, for preempt=full and preempt=voluntary, and on
@@ -10,6 +10,8 @@ Two parts:
   not differ. QEMU counts each by its address (count.c), so neither depends on ticks or on
   how a task's time is accounted, and an idle CPU counts nothing. Workloads that differ most
   from run to run and take least have more runs.
+- Restartable sequences, another design: its operations on 8 bytes (percpu_restartable.c), without
+  what the kernel would do when it preempts a task.
 
 Sides: base is the unpatched kernel, without the patched one with this feature's symbol off
 (which tells what this feature changes from what others do), off the patched one with
@@ -35,18 +37,26 @@ UNCOUNTED = (
     Side("voluntary, off", "patched-voluntary-4k", "percpu_local_map=0"),
     Side("voluntary, patched", "patched-voluntary-4k"),
 )
-COLUMNS = ("base", "without", "off", "patched", *(side.label for side in UNCOUNTED))
+# Another design on the unpatched kernel, which has as many instructions on any.
+RESTARTABLE = Side("restartable", "base-4k")
+COLUMNS = (
+    *("base", "without", "off", "patched", RESTARTABLE.label),
+    *(side.label for side in UNCOUNTED),
+)
 
 MODULE = "percpu_bench"
 SOURCE = f"features/percpu-local/linux/lib/{MODULE}.c"
 TESTS = "/usr/lib/tests/percpu-local"
 COUNT = f"{TESTS}/count"
 
+# The same with the sequences of the other design; the file has the same name.
+SEQUENCES = "percpu_restartable"
+
 OPERATIONS = f"""
 set -e
-insmod /{FOLDER}/{MODULE}.ko
+insmod /{FOLDER}/COUNTER.ko
 grep 'ONLY=' /sys/kernel/debug/{MODULE}
-rmmod {MODULE}
+rmmod COUNTER
 """
 HOW = {"static": "static variable", "dynamic": "through a pointer"}
 # What the module prints for each, in its order.
@@ -138,10 +148,23 @@ def operations(
 ) -> Part:
     """Return the part that counts the operations with one preemption model."""
     append = model if model.startswith("preempt=") else ""
-    command = OPERATIONS.replace("ONLY", " 8 static" if quick else "")
+    command = OPERATIONS.replace("ONLY", " 8 static" if quick else "").replace("COUNTER", MODULE)
     options = {"icount": True, "smp": 2, "append": append, "modules_from": (SOURCE,)}
     works = [Work(f"{OPERATIONS_WITH}{model}", command, timeout=600)]
     return Part(name, options, works, sides, also)
+
+
+def sequences() -> Part:
+    """Return the part that counts restartable sequences: of operations on 8 bytes."""
+    command = OPERATIONS.replace("ONLY", " 8 .*").replace("COUNTER", SEQUENCES)
+    options = {
+        "icount": True,
+        "smp": 2,
+        "append": MODELS[0],
+        "modules_from": (f"features/percpu-local/{SEQUENCES}.c",),
+    }
+    works = [Work(f"{OPERATIONS_WITH}{MODELS[0]}", command, timeout=600)]
+    return Part("operations-restartable", options, works, (RESTARTABLE,))
 
 
 def workloads(quick: bool) -> Iterator[Part]:
@@ -168,6 +191,7 @@ def parts(quick: bool) -> list[Part]:
         three = (BASE, OFF, PATCHED)
         found.append(operations("operations-voluntary", voluntary, quick, three))
         found.append(operations("operations-uncounted", no_count, quick, UNCOUNTED))
+        found.append(sequences())
     return [*found, *workloads(quick)]
 
 
