@@ -1,0 +1,910 @@
+"""tools/pagewright says what a machine says, in words, on any kernel and with any permissions.
+
+Most tests run it on trees of files that were captured from real machines: those in
+tests/machines, where a line "@@ /path" precedes the contents of each file. The others run it in
+guests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pagewright.guest import image
+from pagewright.host import arm64_packages, workspace
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import source
+from pagewright.machine.machine import Machine
+
+SPACE = workspace.find()
+TOOLS = SPACE.root / "tools"
+COMMAND = TOOLS / "pagewright"
+MACHINES = SPACE.root / "tests" / "machines"
+FEATURES = [feature.name for feature in SPACE.features()]
+MIB = 1 << 20
+
+
+def load() -> ModuleType:
+    loader = SourceFileLoader("pagewright_tool", str(COMMAND))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module
+    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+    loader.exec_module(module)
+    sys.dont_write_bytecode = before
+    return module
+
+
+tool: Any = load()
+
+
+def unpack(name: str, target: Path) -> Path:
+    """Make the tree of files of a captured machine."""
+    for block in ("\n" + (MACHINES / f"{name}.txt").read_text()).split("\n@@ ")[1:]:
+        path, _, content = block.partition("\n")
+        file = target / path.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content.rstrip("\n") + "\n")
+    return target
+
+
+@pytest.fixture
+def tree(tmp_path: Path):
+    """Return a function that makes a captured machine's tree, with some files changed."""
+
+    def make(name: str, changes: dict[str, str | None] | None = None) -> Path:
+        root = unpack(name, tmp_path / name)
+        for path, content in (changes or {}).items():
+            file = root / path.lstrip("/")
+            if content is None:
+                file.unlink()
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def call(capsys):
+    """Return a function that runs a command on a tree: its status and its output."""
+
+    def run_command(root: Path, *words: str) -> tuple[int, str]:
+        status = tool.main(["--root", str(root), *words])
+        captured = capsys.readouterr()
+        return status, captured.out + captured.err
+
+    return run_command
+
+
+@pytest.fixture
+def status(call):
+    """Return a function that asks for the status of a tree as JSON."""
+
+    def ask(root: Path) -> dict[str, Any]:
+        code, output = call(root, "status", "--json")
+        value = json.loads(output)
+        assert value["exit_status"] == code
+        return value
+
+    return ask
+
+
+def by_name(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the features of a status by name, with their figures by name."""
+    return {
+        feature["name"]: feature | {"figures": {f["name"]: f["value"] for f in feature["figures"]}}
+        for feature in status["features"]
+    }
+
+
+def without_log(root: Path) -> Path:
+    (root / "dev" / "kmsg").unlink()
+    return root
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+def test_status_of_a_machine_with_all_features_on(tree, status):
+    value = status(tree("all-on"))
+    assert value["exit_status"] == 0
+    found = by_name(value)
+    assert sorted(found) == sorted(FEATURES)
+    assert {feature["state"] for feature in found.values()} == {"on"}
+    assert all(feature["certain"] for feature in found.values())
+    assert found["linear-map"]["mode"] == "blocks"
+    assert found["hugetlb-vmemmap"]["mode"] == "seamless"
+    # 64 pages of 2 MiB, 24 KiB of each.
+    assert found["hugetlb-vmemmap"]["figures"]["bytes_saved"] == 64 * 24 << 10
+    assert found["hugetlb-vmemmap"]["figures"]["most_saved"] == 64 * 24 << 10
+    # A table for each 2 MiB of the 2,091,008 kB in blocks.
+    assert found["linear-map"]["figures"]["page_tables_saved"] == 2091008 // 2048 * 4096
+    assert found["percpu-local"]["figures"]["page_tables"] == 4 * 28 << 10
+    assert value["machine"]["cpus"]["models"] == [
+        {"name": "Neoverse-V3 r0p2", "midr": "0x410fd842", "cpus": "0-3", "bbm_level_2": True}
+    ]
+    assert value["machine"]["page_size"] == 4096
+    assert value["machine"]["memory_bytes"] == 2040768 << 10
+    assert value["machine"]["preemption"] == {"model": "full", "dynamic": True, "counted": True}
+
+
+def test_status_names_the_reason_for_each_feature_that_is_not_on(tree, status):
+    value = status(tree("cortex-a76"))
+    assert value["exit_status"] == 3
+    found = by_name(value)
+    linear_map = found["linear-map"]
+    assert (linear_map["state"], linear_map["mode"]) == ("off", "pages")
+    assert linear_map["why"].startswith("CPU 0, Cortex-A76 r4p1, is not known")
+    assert linear_map["figures"]["page_tables_saved"] == 0
+    assert [name for name, feature in found.items() if feature["state"] != "on"] == ["linear-map"]
+
+
+def test_status_says_what_to_do_about_pauses_that_failed(tree, status):
+    """That machine was emulated by a busy host, so that all 32 hugetlb pages stayed as they were."""
+    found = by_name(status(tree("cortex-a76")))["hugetlb-vmemmap"]
+    assert found["mode"] == "pause"
+    assert found["figures"]["bytes_saved"] == 0
+    assert found["figures"]["most_saved"] == 32 * 28 << 10
+    assert found["figures"]["not_optimized"] == 32
+    assert "/sys/kernel/cpu_pause/wait_us" in found["changes"][0]
+
+
+def test_status_of_a_kernel_without_the_features(tree, status, call):
+    root = tree("unpatched")
+    value = status(root)
+    assert value["exit_status"] == 4
+    assert {feature["state"] for feature in value["features"]} == {"absent"}
+    code, output = call(root, "status")
+    assert code == 4
+    assert "The running kernel, 6.12.117, was built without them." in output
+
+
+def test_status_of_another_architecture(tree, status, call):
+    root = tree("x86")
+    value = status(root)
+    assert value["exit_status"] == 4
+    assert {feature["state"] for feature in value["features"]} == {"absent"}
+    assert "this machine is x86_64" in call(root, "status")[1]
+
+
+def test_status_of_nothing_at_all(tmp_path, status, call):
+    assert status(tmp_path)["exit_status"] == 4
+    for command in ("status", "check", "advise", "export"):
+        assert "Traceback" not in call(tmp_path, command)[1]
+    for command in ("map", "watch"):
+        code, output = call(tmp_path, command)
+        assert code == 1
+        assert output.startswith("pagewright: this kernel ")
+
+
+def cmdline(words: str) -> dict[str, str | None]:
+    return {"/proc/cmdline": f"root=/dev/vda {words}\n"}
+
+
+def logged(pattern: str, line: str) -> dict[str, str | None]:
+    """Replace a line of the captured log."""
+    text = (MACHINES / "all-on.txt").read_text().split("@@ /dev/kmsg\n")[1].split("\n@@ ")[0]
+    changed = re.sub(rf"^(\d+,\d+,\d+,-;){pattern}.*$", rf"\g<1>{line}", text, flags=re.MULTILINE)
+    assert changed != text
+    return {"/dev/kmsg": changed}
+
+
+OFF_BY_PARAMETER = {
+    "atomic-write-fault": (
+        "arm64.atomic_write_fault=0",
+        "atomic-write-fault: ",
+        "atomic-write-fault: off (arm64.atomic_write_fault=0)",
+    ),
+    "linear-map": (
+        "arm64.nobbml2",
+        "linear map: ",
+        "linear map: pages (arm64.nobbml2; MIDR_EL1 0x410fd842)",
+    ),
+    "percpu-local": (
+        "percpu_local_map=0",
+        "percpu: local map",
+        "percpu: no local map: percpu_local_map=0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OFF_BY_PARAMETER)
+@pytest.mark.parametrize("with_log", [True, False], ids=["log", "no-log"])
+def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log):
+    parameter, pattern, line = OFF_BY_PARAMETER[name]
+    changes = cmdline(parameter) | logged(pattern, line)
+    if name == "linear-map":
+        text = (tree("all-on") / "proc" / "meminfo").read_text()
+        pages = re.sub(r"^(DirectMap(?:2|32)M: +)\d+", r"\g<1>0", text, flags=re.MULTILINE)
+        changes["/proc/meminfo"] = re.sub("(DirectMap4k: +)4224", r"\g<1>2097152", pages)
+    root = tree("all-on", changes)
+    found = by_name(status(root if with_log else without_log(root)))
+    assert found[name]["state"] == "off"
+    assert parameter in found[name]["why"]
+    assert parameter in found[name]["changes"][0]
+    assert found[name]["certain"] == with_log
+    others = {key for key, feature in found.items() if feature["state"] != "on"}
+    assert others == {name}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fragment"),
+    [
+        ("rodata=on", "protection of rodata=full"),
+        ("debug_pagealloc=on", "debug_pagealloc=on"),
+    ],
+)
+def test_a_linear_map_that_the_command_line_fixes(tree, status, parameters, fragment):
+    root = without_log(tree("all-on", cmdline(parameters)))
+    found = by_name(status(root))["linear-map"]
+    assert found["state"] == "off"
+    assert fragment in found["why"]
+
+
+def test_a_linear_map_that_was_repainted_names_the_cpu(tree, status):
+    line = "linear map: blocks (split and folded back live: BBM level 2 without aborts)\n"
+    again = (
+        "6,200,0,-;linear map: pages (repainted: a secondary CPU is not known to have BBM level 2 "
+        "without aborts)"
+    )
+    changes = logged("linear map: ", line + again)
+    midr = "/sys/devices/system/cpu/cpu2/regs/identification/midr_el1"
+    found = status(tree("all-on", changes | {midr: "0x00000000411fd410\n"}))
+    linear_map = by_name(found)["linear-map"]
+    assert linear_map["state"] == "off"
+    assert linear_map["why"].startswith("CPU 2, Cortex-A78 r1p0, is not known")
+    models = found["machine"]["cpus"]["models"]
+    assert [(model["name"], model["cpus"]) for model in models] == [
+        ("Neoverse-V3 r0p2", "0-1,3"),
+        ("Cortex-A78 r1p0", "2"),
+    ]
+
+
+def test_hvo_that_is_switched_off(tree, status):
+    found = by_name(status(tree("all-on", {"/proc/sys/vm/hugetlb_optimize_vmemmap": "0\n"})))
+    assert found["hugetlb-vmemmap"]["state"] == "off"
+    assert "vm.hugetlb_optimize_vmemmap=1" in found["hugetlb-vmemmap"]["changes"][0]
+
+
+def test_a_kernel_without_a_preemption_count_is_said_to_gain_little(tree, status):
+    version = "Linux version 6.12.117 (a@b) #1 SMP Debian 6.12.117-1\n"
+    changes = {
+        "/proc/version": version,
+        "/boot/config-6.12.117": "CONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_ARM64_PERCPU_LOCAL_MAP=y\n",
+    }
+    value = status(tree("all-on", changes))
+    assert value["machine"]["preemption"] == {
+        "model": "voluntary",
+        "dynamic": False,
+        "counted": False,
+    }
+    assert "does not count preemption" in by_name(value)["percpu-local"]["changes"][0]
+
+
+@pytest.mark.parametrize(("byte", "words"), [(1, "Secure Boot on"), (0, "Secure Boot off")])
+def test_secure_boot_and_lockdown(tree, status, call, byte, words):
+    root = tree("all-on", {"/sys/kernel/security/lockdown": "none [integrity] confidentiality\n"})
+    variable = root / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    variable.parent.mkdir(parents=True)
+    variable.write_bytes(bytes([6, 0, 0, 0, byte]))
+    value = status(root)["machine"]
+    assert (value["secure_boot"], value["lockdown"]) == (bool(byte), "integrity")
+    assert f"{words}; lockdown integrity" in call(root, "status")[1]
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[Path]:
+    """Return the tree of a machine as a user sees it, while this process is no longer root's."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = unpack("all-on", Path(folder))
+        (root / "dev" / "kmsg").chmod(0)
+        (root / "sys" / "kernel" / "debug").chmod(0)
+        root.chmod(0o755)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(65534)
+        try:
+            yield root
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (root / "sys" / "kernel" / "debug").chmod(0o755)
+
+
+def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
+    code, output = call(unprivileged, "status", "--json")
+    value = json.loads(output)
+    assert code == 0
+    assert {missed["path"]: missed["why"] for missed in value["unreadable"]} == {
+        "/dev/kmsg": "it takes root",
+        "/sys/kernel/debug/sched/preempt": "it takes root",
+    }
+    found = by_name(value)
+    assert {feature["state"] for feature in found.values()} == {"on"}
+    assert not found["percpu-local"]["certain"]
+    assert "the kernel's log cannot be read" in found["percpu-local"]["why"]
+    code, output = call(unprivileged, "status")
+    assert code == 0
+    assert "/dev/kmsg cannot be read: it takes root." in output
+    code, output = call(unprivileged, "map")
+    assert code == 0
+    assert "kernel_page_tables cannot be read: it takes root." in " ".join(output.split())
+    assert "DirectMap32M" in output
+
+
+def test_without_log_and_configuration_percpu_local_is_unknown(tree, status):
+    root = without_log(tree("all-on", {"/boot/config-6.12.117": None}))
+    value = status(root)
+    assert by_name(value)["percpu-local"]["state"] == "unknown"
+    assert value["exit_status"] == 3
+
+
+# --- What it knows of kernels ---------------------------------------------------------------------
+
+
+def test_the_list_of_processors_is_the_kernels():
+    """The names of bbml2.c, with the numbers of the kernel's cputype.h and our hook's."""
+    feature = SPACE.root / "features" / "linear-map"
+    text = (source.ensure(SPACE).path / "arch/arm64/include/asm/cputype.h").read_text()
+    for hook in sorted(feature.glob("hooks/*/*.patch")):
+        text += "\n".join(re.findall(r"^\+(#define .*)$", hook.read_text(), re.MULTILINE)) + "\n"
+    values = dict(re.findall(r"^#define (\w+_CPU_(?:IMP|PART)_?\w*)\s+(0x\w+)", text, re.MULTILINE))
+    found = re.findall(r"#define MIDR_(\w+)\s+MIDR_CPU_MODEL\((\w+), (\w+)\)", text)
+    numbers = {
+        name: (int(values[maker], 16), int(values[part], 16))
+        for name, maker, part in found
+        if maker in values and part in values
+    }
+    listed = (feature / "linux/arch/arm64/kernel/bbml2.c").read_text()
+    expected = {
+        numbers[name]: (0, 0) for name in re.findall(r"MIDR_ALL_VERSIONS\(MIDR_(\w+)\)", listed)
+    }
+    for name, variant, revision in re.findall(
+        r"MIDR_RANGE\(MIDR_(\w+), (\d), (\d), 0xf, 0xf\)", listed
+    ):
+        expected[numbers[name]] = (int(variant), int(revision))
+    assert len(expected) == listed.count("MIDR_RANGE(") + listed.count("MIDR_ALL_VERSIONS(")
+    assert tool.LEVEL_2 == expected
+    assert set(tool.LEVEL_2) <= set(tool.PROCESSORS)
+
+
+def test_what_hugetlb_pages_free_is_what_the_kernels_document_says():
+    document = SPACE.root / (
+        "features/hugetlb-vmemmap/linux/Documentation/arch/arm64/hugetlb-vmemmap.rst"
+    )
+    row = r"^(\d+) KiB +(\d+) ([MG])iB +(\d+) of (\d+)(?: KiB)? +(\d+) of \d+(?: KiB)?$"
+    rows = re.findall(row, document.read_text(), re.MULTILINE)
+    assert len(rows) == 7
+    for page, size, unit, pause, _, seamless in rows:
+        page_size = int(page) << 10
+        bytes_ = int(size) << {"M": 20, "G": 30}[unit]
+        assert tool.freed_of_page(bytes_, page_size, "pause") == int(pause) << 10
+        assert tool.freed_of_page(bytes_, page_size, "seamless") == int(seamless) << 10
+
+
+def test_the_parameters_and_counters_are_the_kernels():
+    """Whatever the command names of the kernel is named there, too."""
+    kernel = "".join(
+        file.read_text(errors="replace")
+        for folder in ("linux", "hooks")
+        for file in SPACE.root.glob(f"features/*/{folder}/**/*")
+        if file.is_file()
+    )
+    text = COMMAND.read_text()
+    names = set(re.findall(r"arm64\.\w+|percpu_local_map|linear_map_(?:split|fold)_", text))
+    names |= {"atomic_write_fault", "exclusive_write_fault", "hugetlb_vmemmap", "no local map: "}
+    names |= {"Local", *tool.SYMBOLS.values()} - {"Local"}
+    for name in names:
+        assert name.removeprefix("CONFIG_") in kernel, name
+    for file in ("bytes_saved", "not_optimized", "not_restored", "given_up", "longest_ns"):
+        assert f"({file}," in kernel, file
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("Y", True), ("on", True), ("off", False), ("0", False)]
+)
+def test_switches_are_read_as_the_kernel_reads_them(text, value):
+    assert tool.as_bool(text) is value
+    assert tool.as_bool("x") is None
+
+
+def test_lists_of_cpus():
+    assert tool.parse_ranges("0-3,8,10-11") == (0, 1, 2, 3, 8, 10, 11)
+    assert tool.in_ranges([11, 0, 1, 2, 3, 8, 10]) == "0-3,8,10-11"
+
+
+# --- The other commands ---------------------------------------------------------------------------
+
+
+def test_map_shows_what_the_tables_hold(tree, call, tmp_path):
+    picture = tmp_path / "map.svg"
+    code, output = call(tree("all-on"), "map", "--svg", str(picture))
+    assert code == 0
+    # The DirectMap lines of the same machine, in leaves.
+    assert "1,056 x 4k, 30 x 64k, 29 x 2M, 62 x 32M" in output
+    drawing = ElementTree.parse(picture).getroot()
+    words = " ".join("".join(element.itertext()) for element in drawing.iter())
+    assert "Linear Mapping: 2 GiB mapped" in words
+    assert "leaves of 32M, read-write" in words
+
+
+def test_map_without_page_tables_shows_what_meminfo_says(tree, call, tmp_path):
+    picture = tmp_path / "map.svg"
+    code, output = call(tree("cortex-a76"), "map", "--svg", str(picture))
+    assert code == 0
+    assert re.search(r"^DirectMap4k +1,014 MiB  #+$", output, re.MULTILINE)
+    ElementTree.parse(picture)
+
+
+def test_map_of_another_architecture(tree, call):
+    code, output = call(tree("x86"), "map")
+    assert code == 0
+    assert "DirectMap2M" in output
+
+
+def runs(*parts: tuple[int, int, int]) -> Any:
+    return tool.Region("r", tuple(tool.Run(a << 20, b << 20, leaf, "rw") for a, b, leaf in parts))
+
+
+def test_rows_that_look_alike_are_drawn_once_and_holes_are_left_out():
+    region = runs((0, 64, 2 * MIB), (64, 65, 4096), (1024, 1028, 2 * MIB))
+    cell, rows = tool.rows_of(region, 64, 1 << 16, 40)
+    assert cell == 1 << 16
+    assert [(row.start >> 20, row.repeated) for row in rows] == [(0, 15), (64, 0), (1024, 0)]
+    assert sum((1 + row.repeated) * run.size for row in rows for run in row.runs) == 69 * MIB
+
+
+def test_rows_get_longer_until_they_are_few():
+    parts = [(n * 4, n * 4 + 2, 4096 if n % 2 else 2 * MIB) for n in range(100)]
+    cell, rows = tool.rows_of(runs(*parts), 64, 1 << 16, 40)
+    assert len(rows) <= 40
+    assert cell > 1 << 16
+
+
+def test_tables_saved_are_those_of_an_example():
+    """4 GiB in blocks of 1 GiB do without 2048 tables of pages, and 4 of blocks."""
+    assert tool.tables_saved({4096: 0, 1 << 30: 4 << 30}, 4096) == (2048 + 4) * 4096
+    assert tool.tables_saved({4096: 4 << 30, 1 << 30: 0}, 4096) == 0
+    assert tool.tables_saved({16384: 0, 1 << 25: 1 << 30}, 16384) == 32 * 16384
+
+
+def test_watch_counts_what_happened_since_the_line_before(tree, monkeypatch, capsys):
+    root = tree("all-on")
+    vmstat = root / "proc" / "vmstat"
+
+    def pass_time(seconds: float) -> None:
+        text = vmstat.read_text()
+        before = re.search(r"^atomic_write_fault (\d+)$", text, re.MULTILINE)
+        assert before
+        now = int(before[1]) + round(500 * seconds)
+        vmstat.write_text(text.replace(before[0], f"atomic_write_fault {now}"))
+        clock[0] += seconds
+
+    clock = [100.0]
+    monkeypatch.setattr(tool.time, "sleep", pass_time)
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    assert tool.main(["--root", str(root), "watch", "2", "3"]) == 0
+    heading, _, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[0] == "atomic/s"
+    assert [line.split()[0] for line in lines] == ["500", "500"]
+
+
+def test_check_of_machines_that_are_as_they_should_be(tree, call):
+    code, output = call(tree("all-on"), "check")
+    assert code == 0
+    assert {line.split()[0] for line in output.splitlines()} == {"ok", "skipped"}
+    code, output = call(tree("cortex-a76"), "check")
+    assert code == 0
+    assert "note     all CPUs could be paused: 66 pauses failed" in output
+    assert call(tree("unpatched"), "check")[0] == 4
+    assert call(tree("x86"), "check")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("file", "pattern", "by", "name"),
+    [
+        ("/proc/meminfo", r"DirectMap32M: .*", "DirectMap32M:        64 kB", "has all memory"),
+        ("/proc/meminfo", r"DirectMap4k: .*", "DirectMap4k:  99999999 kB", "what the log says"),
+        ("/sys/kernel/mm/hugetlb_vmemmap/bytes_saved", r"\d+", "9999999999", "fits the hugetlb"),
+        ("/dev/kmsg", "24 KiB vmemmap", "25 KiB vmemmap", "each hugetlb page frees"),
+        ("/sys/kernel/cpu_pause/longest_ns", r"\d+", "5", "could be paused"),
+    ],
+)
+def test_check_sees_what_does_not_agree(tree, call, file, pattern, by, name):
+    root = tree("all-on")
+    text = (root / file.lstrip("/")).read_text()
+    changed = re.sub(pattern, by, text)
+    assert changed != text
+    (root / file.lstrip("/")).write_text(changed)
+    code, output = call(root, "check")
+    assert code == 1
+    assert [line for line in output.splitlines() if name in line][0].startswith("wrong")
+
+
+def test_check_sees_an_atomic_that_faults_twice(tree):
+    machine = tool.read_machine(tool.Files(tree("all-on")))
+    assert tool.check_faults(machine, tool.Touched(256, 256, 256)).result == "ok"
+    assert tool.check_faults(machine, tool.Touched(256, 513, 0)).result == "wrong"
+    assert "emulated" in tool.check_faults(machine, tool.Touched(256, 257, 0)).words
+
+
+def test_check_sees_a_counter_that_falls(tree):
+    machine = tool.read_machine(tool.Files(tree("all-on")))
+    more = replace(machine, vmstat=machine.vmstat | {"atomic_write_fault": 7})
+    assert tool.check_counters(machine, more).result == "ok"
+    assert tool.check_counters(more, machine).result == "wrong"
+
+
+def advice(call, root: Path) -> dict[str, Any]:
+    _, output = call(root, "advise", "--json")
+    return {one["name"]: one for one in json.loads(output)["features"]}
+
+
+def test_advise_works_on_a_kernel_without_the_features(tree, call):
+    root = tree("unpatched")
+    found = advice(call, root)
+    assert list(found) == list(tool.FEATURES)
+    assert found["linear-map"]["gain"] == "much"
+    memory = tool.read_machine(tool.Files(root)).memory
+    assert found["linear-map"]["bytes"] == memory // 512
+    assert found["hugetlb-vmemmap"]["bytes"] == 16 * 24 << 10
+    assert found["percpu-local"]["gain"] == "some"
+    assert found["atomic-write-fault"]["gain"] == "nothing"
+
+
+def test_advise_by_processor(tree, call):
+    found = advice(call, tree("cortex-a76"))
+    assert found["linear-map"]["gain"] == "nothing"
+    assert "Cortex-A76 r4p1" in found["linear-map"]["words"]
+    assert found["hugetlb-vmemmap"]["bytes"] == 32 * 28 << 10
+    assert "needs it" in found["cpu-pause"]["words"]
+
+
+def test_advise_names_processes_with_large_heaps(tree, call):
+    java = "Name:\tjava\nRssAnon:\t 8388608 kB\n"
+    changes = {
+        "/proc/77/status": java,
+        "/proc/77/cmdline": "java\0-XX:+AlwaysPreTouch\0",
+        "/proc/78/status": "Name:\tsmall\nRssAnon:\t 4096 kB\n",
+    }
+    found = advice(call, tree("unpatched", changes))["atomic-write-fault"]
+    assert found["gain"] == "much"
+    assert "java (77)" in found["words"]
+    assert "small" not in found["words"]
+    assert f"{8 << 30 >> 12:,}" in found["words"]
+
+
+def test_advise_on_another_architecture(tree, call):
+    code, output = call(tree("x86"), "advise")
+    assert code == 4
+    assert "this machine is x86_64" in output
+
+
+def samples(text: str) -> dict[str, float]:
+    """Read Prometheus's text format."""
+    found = {}
+    kinds = dict(re.findall(r"^# TYPE (\w+) (counter|gauge)$", text, re.MULTILINE))
+    for line in text.splitlines():
+        if line.startswith("#"):
+            assert re.fullmatch(r"# (HELP \w+ \S.*|TYPE \w+ (counter|gauge))", line)
+            continue
+        match = re.fullmatch(r'(\w+)((?:\{(?:\w+="[^"\\]*",?)*\})?) (\S+)', line)
+        assert match, line
+        assert match[1] in kinds
+        assert (kinds[match[1]] == "counter") == match[1].endswith("_total")
+        found[match[1] + match[2]] = float(match[3])
+    return found
+
+
+def test_export_writes_what_status_says(tree, call, tmp_path):
+    root, target = tree("cortex-a76"), tmp_path / "pagewright.prom"
+    code, output = call(root, "export", str(target))
+    assert (code, output) == (0, "")
+    found = samples(target.read_text())
+    assert target.stat().st_mode & 0o777 == 0o644
+    assert found['pagewright_feature_on{feature="linear-map",mode="pages"}'] == 0
+    assert found['pagewright_feature_on{feature="hugetlb-vmemmap",mode="pause"}'] == 1
+    assert found["pagewright_cpu_pauses_failed_total"] == 66
+    assert found["pagewright_cpu_paused_seconds_total"] == pytest.approx(0.094902112)
+    assert found['pagewright_linear_map_bytes{leaf="2M"}'] == 10 * MIB
+    assert call(root, "export")[1] == target.read_text()
+    assert list(tmp_path.glob(".pagewright*")) == []
+
+
+def test_export_on_a_kernel_without_the_features(tree, call):
+    found = samples(call(tree("x86"), "export")[1])
+    assert {value for name, value in found.items() if "feature_on" in name} == {0}
+
+
+def test_export_says_why_it_cannot_write(tree, call, tmp_path):
+    code, output = call(tree("all-on"), "export", str(tmp_path / "no" / "folder"))
+    assert code == 1
+    assert "cannot be written: No such file or directory" in output
+
+
+# --- What comes with it ---------------------------------------------------------------------------
+
+
+def options() -> dict[str, set[str]]:
+    """Return the options of each command."""
+    parser = tool.make_parser()
+    commands = next(a for a in parser._actions if a.dest == "command").choices
+    return {
+        name: {word for action in one._actions for word in action.option_strings}
+        for name, one in commands.items()
+    }
+
+
+def test_the_man_page_has_all_commands_options_and_names():
+    page = (TOOLS / "pagewright.1").read_text().replace("\\-", "-")
+    for name, words in options().items():
+        assert re.search(rf"^\.SS .*\b{name}\b", page, re.MULTILINE), name
+        for word in words - {"-h"}:
+            assert word in page, word
+    keys = re.findall(r'^ +"(\w+)":', COMMAND.read_text(), re.MULTILINE)
+    fields = [
+        f
+        for kind in (
+            tool.Finding,
+            tool.Figure,
+            tool.Check,
+            tool.Advice,
+            tool.Process,
+            tool.Unreadable,
+        )
+        for f in kind.__dataclass_fields__
+    ]
+    json_keys = {
+        "schema",
+        "exit_status",
+        "machine",
+        "features",
+        "unreadable",
+        "checks",
+        "processes",
+    }
+    assert json_keys <= set(keys)
+    for name in (*json_keys, *fields, "secure_boot", "lockdown", "bbm_level_2", "counted"):
+        assert re.search(rf"\b{name}\b", page), name
+
+
+@pytest.mark.skipif(not shutil.which("man"), reason="there is no man")
+def test_the_man_page_is_well_formed():
+    command = ["man", "--warnings", "-l", "-Tutf8", str(TOOLS / "pagewright.1")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | {"MANROFFSEQ": ""}
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_completion_offers_commands_and_options():
+    script = f"""
+        . {TOOLS / "pagewright.bash-completion"}
+        complete() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _pagewright
+            printf '%s\\n' "${{COMPREPLY[@]}}"; }}
+        complete pagewright ''; echo --; complete pagewright status --; echo --
+        complete pagewright map --
+    """
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    commands, of_status, of_map = (
+        (part.split() for part in f"{done.stdout}".split("--\n", 2))
+        if False
+        else [part.split() for part in re.split(r"^--$", done.stdout, flags=re.MULTILINE)]
+    )
+    assert set(options()) <= set(commands)
+    assert "--json" in of_status
+    assert "--svg" in of_map
+
+
+def test_units_start_what_there_is():
+    service = (TOOLS / "pagewright-export.service").read_text()
+    started = re.search(r"^ExecStart=/usr/bin/pagewright (.*)$", service, re.MULTILINE)
+    assert started
+    tool.make_parser().parse_args(started[1].split())
+    timer = (TOOLS / "pagewright-export.timer").read_text()
+    assert "WantedBy=timers.target" in timer
+    assert "WantedBy" not in service
+
+
+def test_commands_in_the_readme_can_be_typed():
+    text = (TOOLS / "README.md").read_text()
+    typed = re.findall(r"^ {4}(?:sudo )?pagewright (.*)$", text, re.MULTILINE)
+    assert len(typed) >= len(options())
+    for words in typed:
+        tool.make_parser().parse_args(words.split("#")[0].split())
+
+
+def old_python() -> str | None:
+    """Return a Python 3.9, if this computer has one."""
+    places = [shutil.which("python3.9"), *Path.home().glob(".pyenv/versions/3.9.*/bin/python3.9")]
+    for place in places:
+        if place and subprocess.run([place, "--version"], capture_output=True).returncode == 0:
+            return str(place)
+    return None
+
+
+@pytest.mark.skipif(old_python() is None, reason="there is no Python 3.9")
+@pytest.mark.parametrize("command", ["status --json", "check", "advise", "export", "map", "watch"])
+def test_it_runs_with_python_3_9(tree, command):
+    words = [str(old_python()), "-B", str(COMMAND), "--root", str(tree("all-on")), *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", ["status", "status --json", "check", "advise", "map"])
+def test_it_runs_on_this_computer(command):
+    words = [sys.executable, "-B", str(COMMAND), *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (0, 1, 3, 4)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_of_ascii_is_no_error(tree):
+    words = [sys.executable, "-B", str(COMMAND), "--root", str(tree("all-on")), "map"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "++++" in done.stdout
+
+
+# --- In guests ------------------------------------------------------------------------------------
+
+PYTHON = ("python3-minimal", "libpython3-stdlib")
+USER = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+
+
+def lay_out(space: Workspace, target: Path) -> Path:
+    """Make the folder to lay over a guest's root: the command, and Python if there is none."""
+    (target / "opt").mkdir(parents=True)
+    shutil.copy(COMMAND, target / "opt" / "pagewright")
+    guest = arm64_packages.fetch(space, image.PACKAGES)
+    if re.search(r"^python3-minimal ", guest.listing.read_text(), re.MULTILINE):
+        return target
+    with tarfile.open(guest.tar) as archive:
+        there = set(archive.getnames())
+    packages = arm64_packages.fetch(space, PYTHON).tar
+    with tarfile.open(packages) as archive:
+        names = [member.name for member in archive if not member.isdir()]
+    wanted = [name for name in names if name not in there and name.startswith("./usr/")]
+    run(
+        ["tar", "-x", "--no-same-owner", "-f", packages, "-C", target, "-T", "-"],
+        stdin="\n".join(wanted),
+    )
+    return target
+
+
+@pytest.fixture(scope="module")
+def overlay(space, tmp_path_factory) -> Path:
+    return lay_out(space, tmp_path_factory.mktemp("overlay") / "root")
+
+
+def ask(guest: Machine, words: str, user: str = "") -> tuple[int, str]:
+    result = guest.run(f"{user} python3 /opt/pagewright {words}", timeout=120)
+    assert "Traceback" not in result.output, result.output
+    return result.status, result.output
+
+
+def ask_status(guest: Machine, user: str = "") -> tuple[int, dict[str, Any]]:
+    code, output = ask(guest, "status --json", user)
+    return code, by_name(json.loads(output)) | {"": json.loads(output)}
+
+
+def must_equal_what_the_guest_says(guest: Machine, found: dict[str, Any]) -> None:
+    """Compare figures with the guest's own files."""
+    meminfo = guest.meminfo()
+    whole = found[""]["machine"]
+    assert whole["memory_bytes"] == meminfo["MemTotal"] << 10
+    assert whole["release"] == guest.check("uname -r")
+    assert whole["page_size"] == int(guest.check("getconf PAGESIZE"))
+    assert whole["cpus"]["online"] == int(guest.check("nproc"))
+    saved, pauses = guest.read(
+        "/sys/kernel/mm/hugetlb_vmemmap/bytes_saved", "/sys/kernel/cpu_pause/pauses"
+    )
+    assert found["hugetlb-vmemmap"]["figures"]["bytes_saved"] == int(saved)
+    assert found["cpu-pause"]["figures"]["pauses"] == int(pauses)
+    direct_map = {k: v << 10 for k, v in meminfo.items() if k.startswith("DirectMap")}
+    figures = found["linear-map"]["figures"]
+    assert figures["mapped_by_blocks"] + figures["mapped_by_pages"] == sum(direct_map.values())
+    vmstat = dict(re.findall(r"(\w+) (\d+)", guest.check("cat /proc/vmstat")))
+    splits = sum(int(v) for k, v in vmstat.items() if k.startswith("linear_map_split_"))
+    assert figures["splits"] == splits
+
+
+def test_in_a_guest_with_all_features(machine, overlay):
+    guest = machine("patched-4k", overlay=overlay, append="hugepages=16")
+    code, found = ask_status(guest)
+    assert code == 0, found
+    assert {found[name]["state"] for name in FEATURES} == {"on"}
+    must_equal_what_the_guest_says(guest, found)
+    assert found["hugetlb-vmemmap"]["figures"]["bytes_saved"] == 16 * 24 << 10
+
+    code, output = ask(guest, "check")
+    assert code == 0, output
+    assert {line.split()[0] for line in output.splitlines()} == {"ok"}
+    # With one CPU the emulator reports the first fault of an atomic as a read, as hardware does.
+    assert re.search(r"one page fault: \d+ faults for 256 pages$", output, re.MULTILINE)
+    counted = found["atomic-write-fault"]["figures"]["atomic_write_faults"]
+    again = ask_status(guest)[1]["atomic-write-fault"]["figures"]["atomic_write_faults"]
+    assert again >= counted + 256
+
+    for words in ("map", "advise", "export", "watch 0.1 2"):
+        assert ask(guest, words)[0] == 0
+
+    guest.check("echo 1 >/proc/sys/kernel/dmesg_restrict")
+    code, found = ask_status(guest, USER)
+    assert {found[name]["state"] for name in FEATURES} <= {"on", "unknown"}
+    assert "/dev/kmsg" in [missed["path"] for missed in found[""]["unreadable"]]
+    must_equal_what_the_guest_says(guest, found)
+    assert ask(guest, "check", USER)[0] == 0
+    assert guest.warnings() == ""
+
+
+@pytest.mark.full
+def test_in_a_guest_whose_processor_lacks_level_2(machine, overlay):
+    guest = machine("patched-4k", overlay=overlay, cpu="cortex-a76", smp=2, append="hugepages=16")
+    code, found = ask_status(guest)
+    assert code == 3
+    assert found["linear-map"]["why"].startswith("CPU 0, Cortex-A76")
+    assert found["hugetlb-vmemmap"]["mode"] == "pause"
+    must_equal_what_the_guest_says(guest, found)
+    code, output = ask(guest, "check")
+    assert code == 0, output
+
+
+@pytest.mark.full
+def test_in_a_guest_with_all_features_off(machine, overlay):
+    off = " ".join(feature.boot_off for feature in SPACE.features())
+    guest = machine("patched-4k", overlay=overlay, append=off)
+    code, found = ask_status(guest)
+    assert code == 3
+    states = {name: found[name]["state"] for name in FEATURES}
+    assert {name for name, state in states.items() if state == "on"} == {"cpu-pause"}
+    assert set(states.values()) == {"on", "off"}
+    for feature in SPACE.features():
+        if feature.boot_off:
+            assert feature.boot_off in found[feature.name]["why"]
+    code, output = ask(guest, "check")
+    assert code == 0, output
+
+
+@pytest.mark.full
+def test_in_a_guest_with_the_unpatched_kernel(machine, overlay):
+    guest = machine("base-4k", overlay=overlay)
+    assert ask_status(guest)[0] == 4
+    assert ask(guest, "check")[0] == 4
+    assert ask(guest, "advise")[0] == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("build", ["patched-16k", "patched-64k", "patched-voluntary-4k"])
+def test_in_guests_with_other_kernels(machine, overlay, build):
+    guest = machine(build, overlay=overlay, memory="2G")
+    code, found = ask_status(guest)
+    assert code == 0, found
+    must_equal_what_the_guest_says(guest, found)
+    counted = found[""]["machine"]["preemption"]["counted"]
+    assert counted == ("voluntary" not in build)
+    code, output = ask(guest, "check")
+    assert code == 0, output
+    assert ask(guest, "map")[0] == 0
