@@ -352,6 +352,25 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert "DirectMap32M" in output
 
 
+def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch):
+    files = tool.Files(tree("all-on", {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}))
+    journal = "Linux version 6.12.117\npercpu: no local map: percpu_local_map=0\n"
+    monkeypatch.setattr(tool, "_ask_journal", lambda: journal)
+    assert tool.read_log(files).complete is False
+    files.live = True
+    log = tool.read_log(files)
+    assert (log.source, log.complete) == ("journalctl", True)
+    assert log.last(r"no local map: (.*)")[1] == "percpu_local_map=0"
+    monkeypatch.setattr(tool, "_ask_journal", lambda: "")
+    assert tool.read_log(files).source == "/dev/kmsg"
+
+
+def test_a_root_that_is_none(call, tmp_path):
+    code, output = call(tmp_path / "nothing", "status")
+    assert code == 1
+    assert output.endswith("nothing is not a folder\n")
+
+
 def test_without_log_and_configuration_percpu_local_is_unknown(tree, status):
     root = without_log(tree("all-on", {"/boot/config-6.12.117": None}))
     value = status(root)
@@ -669,8 +688,8 @@ def test_the_man_page_has_all_commands_options_and_names(tree, call):
         assert re.search(rf"^\.SS .*\b{name}\b", page, re.MULTILINE), name
         for word in words:
             assert word in page, word
-    log = "Name:\tjava\nRssAnon:\t 8388608 kB\n"
-    root = tree("cortex-a76", {"/proc/77/status": log})
+    java = "Name:\tjava\nRssAnon:\t 8388608 kB\n"
+    root = tree("cortex-a76", {"/proc/77/status": java})
     (root / "dev" / "kmsg").unlink()
     (root / "dev" / "kmsg").mkdir()
     for command in ("status", "check", "advise"):
@@ -678,6 +697,13 @@ def test_the_man_page_has_all_commands_options_and_names(tree, call):
         assert len(names) > 4
         for name in names:
             assert re.search(rf"\b{name}\b", page), f"{command}: {name}"
+    for machine in (root, tree("all-on")):
+        for feature in json.loads(call(machine, "status", "--json")[1])["features"]:
+            for figure in feature["figures"]:
+                assert re.search(rf"\b{figure['name']}\b", page), figure
+    for line in call(root, "export")[1].splitlines():
+        if line.startswith("# TYPE pagewright_"):
+            assert line.split()[2].removeprefix("pagewright_") in page, line
 
 
 @pytest.mark.skipif(not shutil.which("man"), reason="there is no man")
@@ -722,6 +748,13 @@ def test_commands_in_the_readme_can_be_typed():
     assert len(typed) >= len(options())
     for words in typed:
         tool.make_parser().parse_args(words.split("#")[0].split())
+
+
+def test_links_in_the_readme_lead_somewhere():
+    targets = re.findall(r"\]\(([^)#\s]+)", (TOOLS / "README.md").read_text())
+    assert targets
+    for target in targets:
+        assert (TOOLS / target).exists(), target
 
 
 def old_python() -> str | None:
