@@ -57,6 +57,9 @@ def cases(quick: bool) -> Iterator[Case]:
                 yield Case(kind, size, thp)
 
 
+# Code that the kernel cannot read either: it tries, at each read fault.
+HIDDEN = "load, execute-only code, 64 MiB, THP off"
+
 FILES = {
     "read a private file mapping, cold page cache": "--mapping=private-file --cache=cold",
     "read a private file mapping, warm page cache": "--mapping=private-file --cache=warm",
@@ -84,6 +87,7 @@ def works(quick: bool) -> list[Work]:
     ]
     for name, options in FILES.items():
         found.append(Work(name, f"{PROGRAM} load 64M {options}", timeout=900, rounds=several))
+    found.append(Work(HIDDEN, f"{PROGRAM} load 64M --thp=off --text=hidden", rounds=several))
     for kind in QUICK_ATOMICS:
         case = Case(kind, "64 MiB", False)
         found.append(Work(f"{FLUSHES}{kind}", counted(case.command), timeout=900))

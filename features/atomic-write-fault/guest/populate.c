@@ -47,6 +47,7 @@ static struct {
 	enum mapping mapping;
 	bool thp;
 	bool cold;
+	bool hidden;
 	int threads;
 	size_t size;
 	size_t page;
@@ -271,12 +272,31 @@ static bool contents_right(const char *area, int passes, unsigned long *sum)
 	return right;
 }
 
+/* Run the access from a copy of its code that can be executed, but not read. */
+static void hide_code(void)
+{
+	static struct access hidden;
+	const size_t length = 256;	/* more than that of any access */
+	char *code = mmap(NULL, options.page, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (code == MAP_FAILED)
+		fail("mmap");
+	memcpy(code, (const void *)options.access->run, length);
+	__builtin___clear_cache(code, code + length);
+	if (mprotect(code, options.page, PROT_EXEC))
+		fail("mprotect");
+	hidden = *options.access;
+	hidden.run = (void (*)(void *))code;
+	options.access = &hidden;
+}
+
 static void usage(const char *program)
 {
 	fprintf(stderr,
 		"usage: %s KIND SIZE[K|M|G] [--thp=off|on] [--threads=N]\n"
 		"          [--mapping=anon|private-file|shared-file|shmem]\n"
-		"          [--cache=warm|cold] [--file=PATH]\n"
+		"          [--cache=warm|cold] [--text=readable|hidden] [--file=PATH]\n"
 		"       %s --list    all kinds and their classes\n", program, program);
 	exit(2);
 }
@@ -302,6 +322,7 @@ static void parse(int argc, char **argv)
 		{ "mapping", required_argument, NULL, 'm' },
 		{ "threads", required_argument, NULL, 'n' },
 		{ "cache", required_argument, NULL, 'c' },
+		{ "text", required_argument, NULL, 'x' },
 		{ "file", required_argument, NULL, 'f' },
 		{ "list", no_argument, NULL, 'l' },
 		{ }
@@ -330,6 +351,11 @@ static void parse(int argc, char **argv)
 		case 'c':
 			options.cold = !strcmp(optarg, "cold");
 			if (!options.cold && strcmp(optarg, "warm"))
+				usage(argv[0]);
+			break;
+		case 'x':
+			options.hidden = !strcmp(optarg, "hidden");
+			if (!options.hidden && strcmp(optarg, "readable"))
 				usage(argv[0]);
 			break;
 		case 'f':
@@ -376,6 +402,8 @@ int main(int argc, char **argv)
 	int fd = -1;
 
 	parse(argc, argv);
+	if (options.hidden)
+		hide_code();
 	if (options.mapping == PRIVATE_FILE || options.mapping == SHARED_FILE)
 		fd = make_file();
 	area = map_area(fd);
@@ -418,6 +446,7 @@ int main(int argc, char **argv)
 	printf("mapping=%s\n", mapping_names[options.mapping]);
 	printf("thp=%s\n", options.thp ? "on" : "off");
 	printf("cache=%s\n", options.cold ? "cold" : "warm");
+	printf("text=%s\n", options.hidden ? "hidden" : "readable");
 	printf("threads=%d\n", options.threads);
 	printf("page_size=%zu\n", options.page);
 	printf("thp_size=%lu\n", thp_size());

@@ -26,6 +26,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/swap.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <time.h>
@@ -1223,14 +1224,32 @@ TEST(hugetlb_page_is_allocated_once)
 	set_number(pool, reserved);
 }
 
-/*
- * The page cache of a hugetlb file has the only huge page there is.  A private
- * mapping without a reservation can read it, but not have a copy of its own: a
- * load-exclusive alone must read, as a load does.
- */
+#define FAILING_WRITES	100L
+
+/* How many faults so many writes take that fail, each in a new mapping of the file. */
+static long faults_of_failing_writes(const struct access *a, int fd, size_t size)
+{
+	static struct vmstat first, last;
+	char *p;
+	int i;
+
+	for (i = -1; i < FAILING_WRITES; i++) {
+		if (i == 0)
+			vmstat_read(&first);
+		p = mmap(NULL, size, RW, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+		if (p == MAP_FAILED)
+			return -1;
+		signals_of(a, p);
+		munmap(p, size);
+	}
+	vmstat_read(&last);
+	return vmstat_delta(&first, &last, "pgfault");
+}
+
 /*
  * A private mapping of a hugetlb file, with the page in the page cache and the
  * pool empty: it can be read, and a write is a bus error that says it was a write.
+ * A load-exclusive alone must read, as a load does.
  */
 TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 {
@@ -1263,6 +1282,8 @@ TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 		if (access_writes(a)) {
 			CHECK_ONE_SIGNAL(a, private, SIGBUS, BUS_ADRERR);
 			CHECK_TRUE(a, segv_write);
+			/* One that reads, if it is reported so, and one that fails; a few of others. */
+			CHECK_LT(a, faults_of_failing_writes(a, fd, size), FAILING_WRITES * 5 / 2);
 		} else {
 			CHECK_EQ(a, 0, signals_of(a, private));
 		}
@@ -1271,6 +1292,67 @@ TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 	munmap(shared, size);
 	close(fd);
 	set_number(pool, 0);
+}
+
+/* Use a new file for swapping; what it is called, or NULL. */
+static const char *swap_on(size_t size)
+{
+	static const char * const name = "/var/tmp/semantics.swap";
+	char *page = calloc(1, page_size());
+	int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	bool written = page && fd >= 0;
+	size_t i;
+
+	/* All of it, as a file for swapping must not have holes; then a header as mkswap's. */
+	for (i = 0; i < size && written; i += page_size())
+		written = write(fd, page, page_size()) == (ssize_t)page_size();
+	if (written) {
+		((unsigned int *)(page + 1024))[0] = 1;
+		((unsigned int *)(page + 1024))[1] = size / page_size() - 1;
+		memcpy(page + page_size() - 10, "SWAPSPACE2", 10);
+		written = pwrite(fd, page, page_size(), 0) == (ssize_t)page_size() && !fsync(fd);
+	}
+	free(page);
+	close(fd);
+	if (written && !swapon(name, 0))
+		return name;
+	unlink(name);
+	return NULL;
+}
+
+/* A page that is swapped in to be read is as good as the one in swap. */
+TEST(load_exclusive_of_swapped_memory_stays_a_read)
+{
+	static struct vmstat first, last;
+	const struct access *a;
+	const int pages = 16;
+	const char *swap = swap_on(256 * page_size());
+	long i, swapped = 0;
+	char *p;
+
+	if (!swap)
+		SKIP(return, "no swapping to a file");
+	for_each_sample(a) {
+		if (a->class != ACCESS_EXCLUSIVE_LOAD)
+			continue;
+		p = map_pages(pages, RW);
+		memset(p, 1, pages * page_size());
+		for (i = 0; i < 100 && swapped < pages; i++) {
+			madvise(p, pages * page_size(), MADV_PAGEOUT);
+			swapped = smaps_kib(p, pages * page_size(), "Swap") * 1024 / page_size();
+		}
+		CHECK_EQ(a, pages, swapped);
+		vmstat_read(&first);
+		for (i = 0; i < pages; i++)
+			a->run(p + i * page_size());
+		vmstat_read(&last);
+		if (vmstat_get(&last, "exclusive_write_fault") != VMSTAT_ABSENT)
+			CHECK_EQ(a, 0, vmstat_delta(&first, &last, "exclusive_write_fault"));
+		unmap_pages(p, pages);
+		swapped = 0;
+	}
+	swapoff(swap);
+	unlink(swap);
 }
 
 /* Turn on checks of memory tags: PR_MTE_TCF_SYNC or PR_MTE_TCF_ASYNC. */

@@ -33,15 +33,19 @@
 #define pr_fmt(fmt) "atomic-write-fault: " fmt
 
 #include <linux/init.h>
+#include <linux/irqflags.h>
 #include <linux/jump_label.h>
 #include <linux/kstrtox.h>
+#include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_context.h>
 #include <linux/pgtable.h>
 #include <linux/printk.h>
+#include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 
+#include <asm/esr.h>
 #include <asm/insn-rmw.h>
 #include <asm/ptrace.h>
 
@@ -54,48 +58,68 @@ static bool atomic_write_fault __initdata = true;
 static bool exclusive_write_fault __ro_after_init = true;
 
 /*
- * Is nothing mapped at an address, and nothing swapped out? The VMA or the mmap is
- * locked, so tables of the upper levels stay; pte_offset_map() sees to the last one.
- * The answer may be out of date when it is given, which is as if the fault had been
- * taken earlier.
+ * The entry of the last level for an address, or that of a higher level if the walk
+ * ends there; 0 if it ends at an empty one. Tables may be freed meanwhile, but not
+ * before this CPU takes interrupts again, as for every walk that takes no lock.
  */
-static bool is_untouched(struct vm_area_struct *vma, unsigned long addr)
+static u64 last_entry(struct mm_struct *mm, unsigned long addr)
 {
-	pgd_t *pgdp = pgd_offset(vma->vm_mm, addr);
-	p4d_t *p4dp;
+	pgd_t *pgdp = pgd_offset(mm, addr), pgd = READ_ONCE(*pgdp);
+	p4d_t *p4dp, p4d;
 	pud_t *pudp, pud;
 	pmd_t *pmdp, pmd;
-	pte_t *ptep;
-	bool none;
 
-	if (pgd_none(READ_ONCE(*pgdp)))
-		return true;
-	p4dp = p4d_offset(pgdp, addr);
-	if (p4d_none(READ_ONCE(*p4dp)))
-		return true;
-	pudp = pud_offset(p4dp, addr);
+	if (pgd_none(pgd))
+		return 0;
+	p4dp = p4d_offset_lockless(pgdp, pgd, addr);
+	p4d = READ_ONCE(*p4dp);
+	if (p4d_none(p4d))
+		return 0;
+	pudp = pud_offset_lockless(p4dp, p4d, addr);
 	pud = READ_ONCE(*pudp);
-	if (pud_none(pud))
-		return true;
-	if (pud_leaf(pud))
+	if (pud_none(pud) || pud_leaf(pud))
+		return pud_val(pud);
+	pmdp = pmd_offset_lockless(pudp, pud, addr);
+	pmd = READ_ONCE(*pmdp);
+	if (!pmd_table(pmd))
+		return pmd_val(pmd);
+
+	return pte_val(__ptep_get(pte_offset_kernel(&pmd, addr)));
+}
+
+/*
+ * Was the fault taken because nothing is mapped at an address, and nothing swapped out?
+ *
+ * The syndrome tells a page that is mapped, where the fault is for permissions or
+ * the access flag, from one that is not; and an entry that is missing above the
+ * last level, where nothing can be swapped out. An invalid entry of the last level
+ * may be one for swap, so it is looked at if there is swap at all. What else is
+ * invalid is the same to a read and a write: a page that is moved is waited for,
+ * and one that is hidden for NUMA balancing gets its entry back.
+ *
+ * The answer may be out of date when it is given, which is as if the fault had been taken
+ * earlier.
+ */
+static bool is_untouched(struct mm_struct *mm, unsigned long addr, unsigned long esr)
+{
+	unsigned long flags;
+	u64 entry;
+
+	if (!esr_fsc_is_translation_fault(esr))
 		return false;
-	pmdp = pmd_offset(pudp, addr);
-	pmd = pmdp_get_lockless(pmdp);
-	if (pmd_none(pmd))
+	if ((esr & ESR_ELx_FSC) != ESR_ELx_FSC_FAULT_L(3) || !total_swap_pages)
 		return true;
 
-	/* NULL for a huge page, and for a table that has just become one. */
-	ptep = pte_offset_map(pmdp, addr);
-	if (!ptep)
-		return false;
-	none = pte_none(ptep_get_lockless(ptep));
-	pte_unmap(ptep);
+	local_irq_save(flags);
+	entry = last_entry(mm, addr);
+	local_irq_restore(flags);
 
-	return none;
+	return !entry;
 }
 
 static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
-			    struct pt_regs *regs, enum aarch64_insn_rmw rmw)
+			    struct pt_regs *regs, unsigned long esr,
+			    enum aarch64_insn_rmw rmw)
 {
 	/* What was decoded as A64 is an A32 or T32 instruction. */
 	if (compat_user_mode(regs))
@@ -104,7 +128,7 @@ static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
 	/* A monitor of writes must not hear of one that may never come. */
 	if (rmw == AARCH64_INSN_RMW_EXCLUSIVE &&
 	    (!exclusive_write_fault || !vma_is_anonymous(vma) ||
-	     userfaultfd_wp(vma) || !is_untouched(vma, addr)))
+	     userfaultfd_wp(vma) || !is_untouched(vma->vm_mm, addr, esr)))
 		return false;
 
 	/*
@@ -114,12 +138,24 @@ static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
 	return arch_vma_access_permitted(vma, true, false, false);
 }
 
+/*
+ * handle_mm_fault() has counted an attempt that failed, and will count the one that
+ * follows. To user space they are one fault. What is counted elsewhere, by perf and
+ * for the task, is only what succeeds.
+ */
+static void uncount_fault(struct mm_struct *mm)
+{
+	count_vm_events(PGFAULT, -1);
+	count_memcg_events_mm(mm, PGFAULT, -1);
+}
+
 /**
  * arm64_handle_rmw_fault() - handle a read fault, as a write if @insn will write
  * @vma: the VMA that contains @addr; writable
  * @addr: the faulting address, untagged
  * @flags: FAULT_FLAG_* of a user data fault that was reported as a read
  * @regs: the registers at the fault
+ * @esr: the syndrome of the fault
  * @insn: the instruction at the PC
  *
  * Context: as handle_mm_fault(): process context, the VMA lock or the mmap read
@@ -128,12 +164,13 @@ static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
  */
 vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 				  unsigned long addr, unsigned int flags,
-				  struct pt_regs *regs, u32 insn)
+				  struct pt_regs *regs, unsigned long esr,
+				  u32 insn)
 {
 	enum aarch64_insn_rmw rmw = aarch64_insn_rmw_class(insn);
 	vm_fault_t fault;
 
-	if (rmw == AARCH64_INSN_RMW_NONE || !may_force_write(vma, addr, regs, rmw))
+	if (rmw == AARCH64_INSN_RMW_NONE || !may_force_write(vma, addr, regs, esr, rmw))
 		return handle_mm_fault(vma, addr, flags, regs);
 
 	fault = handle_mm_fault(vma, addr, flags | FAULT_FLAG_WRITE, regs);
@@ -142,13 +179,10 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 	if (fault & (VM_FAULT_OOM | VM_FAULT_RETRY | VM_FAULT_COMPLETED))
 		goto out;
 
-	/*
-	 * handle_mm_fault() counts the attempt that failed in PGFAULT, and the
-	 * one that follows, too. Perf's events and those of the task count only
-	 * what succeeds.
-	 */
-	if (unlikely(fault & VM_FAULT_ERROR))
+	if (unlikely(fault & VM_FAULT_ERROR)) {
+		uncount_fault(vma->vm_mm);
 		return handle_mm_fault(vma, addr, flags, regs);
+	}
 out:
 	/* A fault is counted when it is complete, and once. */
 	if (!(fault & (VM_FAULT_RETRY | VM_FAULT_ERROR)))
