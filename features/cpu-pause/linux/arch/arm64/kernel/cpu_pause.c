@@ -49,7 +49,8 @@
  *   hugepages.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  *
- * features/cpu-pause/model of the Pagewright repository has a model of it for spin.
+ * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
+ * what would break without each part.
  */
 #define pr_fmt(fmt) "cpu_pause: " fmt
 
@@ -68,9 +69,11 @@
 #include <linux/lockdep.h>
 #include <linux/math64.h>
 #include <linux/moduleparam.h>
+#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/semaphore.h>
 #include <linux/smp.h>
+#include <linux/stop_machine.h>
 #include <linux/sysfs.h>
 #include <linux/timekeeping.h>
 
@@ -278,7 +281,7 @@ static void notrace resume(void)
 NOKPROBE_SYMBOL(resume);
 
 /* Stop @others CPUs; false if not all stopped by the deadline. */
-static bool notrace pause(const struct cpumask *mask, unsigned int others, bool broadcast,
+static bool notrace pause(const struct cpumask *mask, unsigned int others, bool together,
 			  u64 deadline)
 {
 	u32 seq = READ_ONCE(pause_seq) + 1;
@@ -289,7 +292,7 @@ static bool notrace pause(const struct cpumask *mask, unsigned int others, bool 
 	/* What was prepared for the pause is done before anyone stops for it. */
 	smp_store_release(&pause_seq, seq);
 	if (others)
-		smp_send_cpu_pause(mask, broadcast);
+		smp_send_cpu_pause(mask, together);
 
 	/* Pairs with the release of each that stops. */
 	while (atomic64_read_acquire(&stopped) != all) {
@@ -321,13 +324,13 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	/* What is written to the file is checked, and what the kernel is booted with is not. */
 	unsigned int longest_wait_us = clamp(READ_ONCE(wait_us), 1U, USEC_PER_SEC);
 	u64 asked, arrived, released, daif, wait;
-	/* Should one write not reach all after all, then a retry sends to each by name. */
-	bool broadcast = !failed_tries;
+	/* Should that not reach all of them after all, then a retry interrupts each by itself. */
+	bool together = !failed_tries;
 	unsigned long flags;
 	unsigned int others;
 	bool all_stopped;
 
-	wait = us_to_ticks(broadcast ? min(FIRST_WAIT_US, longest_wait_us) : longest_wait_us);
+	wait = us_to_ticks(together ? min(FIRST_WAIT_US, longest_wait_us) : longest_wait_us);
 	pause_limit = us_to_ticks(READ_ONCE(limit_us));
 
 	local_irq_save(flags);
@@ -340,7 +343,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	WRITE_ONCE(pause_initiator, smp_processor_id());
 
 	asked = ticks();
-	all_stopped = pause(&mask, others, broadcast, asked + wait);
+	all_stopped = pause(&mask, others, together, asked + wait);
 	arrived = ticks();
 	if (all_stopped) {
 		pause_began = arrived;
@@ -361,6 +364,66 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	return all_stopped;
 }
+
+#ifdef CONFIG_ARM64_CPU_PAUSE_STOP_MACHINE
+/* For measurements: what a pause takes if stop_machine() does it. */
+static bool by_stop_machine;
+module_param_named(stop_machine, by_stop_machine, bool, 0444);
+MODULE_PARM_DESC(stop_machine, "Use stop_machine() in place of pauses, to compare");
+
+static DEFINE_MUTEX(stop_machine_mutex);
+
+struct stop_machine_work {
+	cpu_pause_fn_t fn;
+	void *arg;
+	bool more;
+	u64 arrived;
+	u64 released;
+};
+
+static int run_stopped(void *data)
+{
+	struct stop_machine_work *work = data;
+
+	work->arrived = ticks();
+	pause_began = work->arrived;
+	work->more = work->fn(work->arg);
+	work->released = ticks();
+
+	return 0;
+}
+
+static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
+			      struct cpu_pause_stats *stats)
+{
+	struct stop_machine_work work = { .fn = fn, .arg = arg };
+	u64 asked;
+
+	if (!by_stop_machine)
+		return false;
+
+	mutex_lock(&stop_machine_mutex);
+	pause_limit = us_to_ticks(READ_ONCE(limit_us));
+	asked = ticks();
+	stop_machine(run_stopped, &work, NULL);
+	*more = work.more;
+
+	trace_cpu_pause(num_online_cpus() - 1, ticks_to_ns(work.arrived - asked),
+			ticks_to_ns(work.released - work.arrived), false);
+	count_pause(&pause_stats, ticks_to_ns(work.released - asked), true);
+	if (stats)
+		count_pause(stats, ticks_to_ns(work.released - asked), true);
+	mutex_unlock(&stop_machine_mutex);
+
+	return true;
+}
+#else
+static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
+			      struct cpu_pause_stats *stats)
+{
+	return false;
+}
+#endif
 
 #ifdef CONFIG_FAULT_INJECTION
 static DECLARE_FAULT_ATTR(fail_cpu_pause);
@@ -449,6 +512,8 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	if (should_fail_pause())
 		return -EBUSY;
+	if (stop_machine_once(fn, arg, more, stats))
+		return 0;
 
 	do {
 		sleep_until(READ_ONCE(next_try_ns));

@@ -12,7 +12,6 @@
 #include <linux/delay.h>
 #include <linux/kthread.h>
 #include <linux/module.h>
-#include <linux/panic.h>
 #include <linux/percpu.h>
 #include <linux/sched.h>
 #include <linux/stop_machine.h>
@@ -436,31 +435,7 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
 }
 
-/* For a test of what happens when the initiator dies; nobody else can do that to it. */
-enum death { DIE_OF_PANIC = 1, DIE_OF_FAULT, DIE_OF_WARNING };
-
-static bool die_paused(void *arg)
-{
-	enum death *death = arg;
-
-	if (*death == DIE_OF_FAULT)
-		WRITE_ONCE(*(int *)16, 0);
-	if (*death == DIE_OF_WARNING)
-		WARN(1, "cpu_pause: warns while all other CPUs are paused, as asked\n");
-	else
-		panic("cpu_pause: dies while all other CPUs are paused, as asked\n");
-
-	return false;
-}
-
-static int die_set(void *data, u64 value)
-{
-	enum death death = value;
-
-	return cpu_pause_run(die_paused, &death, NULL);
-}
-DEFINE_DEBUGFS_ATTRIBUTE(die_fops, NULL, die_set, "%llu\n");
-
+/* For tests of those that ask for pauses. */
 static int deaf_set(void *data, u64 value)
 {
 	static struct deafness deafness;
@@ -475,7 +450,6 @@ DEFINE_DEBUGFS_ATTRIBUTE(deaf_fops, NULL, deaf_set, "%llu\n");
 
 static int __init cpu_pause_debugfs(void)
 {
-	debugfs_create_file("cpu_pause_die", 0200, NULL, NULL, &die_fops);
 	debugfs_create_file("cpu_pause_deaf", 0200, NULL, NULL, &deaf_fops);
 	return 0;
 }

@@ -46,7 +46,7 @@ bool cpu_pause_half_reached(void);
 /* For arch/arm64/kernel/smp.c */
 void cpu_pause_ipi(void);
 bool cpu_pause_abandon(void);
-void smp_send_cpu_pause(const struct cpumask *mask, bool broadcast);
+void smp_send_cpu_pause(const struct cpumask *mask, bool together);
 
 #else /* CONFIG_ARM64_CPU_PAUSE */
 

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Ways to die while all other CPUs are paused. One of them may hold what the report needs,
+ * so they must be let go before anything is printed.
+ */
+#include "lkdtm.h"
+#include <linux/bug.h>
+#include <linux/panic.h>
+
+#include <asm/cpu_pause.h>
+
+static bool panic_paused(void *arg)
+{
+	panic("dies while all other CPUs are paused, as asked\n");
+
+	return false;
+}
+
+static bool fault_paused(void *arg)
+{
+	WRITE_ONCE(*(int *)16, 0);
+
+	return false;
+}
+
+static bool warn_paused(void *arg)
+{
+	WARN(1, "warns while all other CPUs are paused, as asked\n");
+
+	return false;
+}
+
+static void die_paused(cpu_pause_fn_t how)
+{
+	int ret = cpu_pause_run(how, NULL, NULL);
+
+	if (ret)
+		pr_err("XFAIL: CPUs cannot be paused (%d)\n", ret);
+	else
+		pr_err("FAIL: survived what is fatal in a pause\n");
+}
+
+static void lkdtm_CPU_PAUSE_PANIC(void)
+{
+	die_paused(panic_paused);
+}
+
+static void lkdtm_CPU_PAUSE_FAULT(void)
+{
+	die_paused(fault_paused);
+}
+
+static void lkdtm_CPU_PAUSE_WARNING(void)
+{
+	die_paused(warn_paused);
+}
+
+static struct crashtype crashtypes[] = {
+	CRASHTYPE(CPU_PAUSE_PANIC),
+	CRASHTYPE(CPU_PAUSE_FAULT),
+	CRASHTYPE(CPU_PAUSE_WARNING),
+};
+
+struct crashtype_category cpu_pause_crashtypes = {
+	.crashtypes = crashtypes,
+	.len	    = ARRAY_SIZE(crashtypes),
+};
