@@ -8,6 +8,7 @@ full: 600 in 640 GiB. Each side is a fresh boot:
 - naive: HVO that just writes the entries, without break-before-make. It is wrong on
   hardware and right as a yardstick for instructions;
 - pause: break-before-make while all other CPUs are paused;
+- stop_machine: the same while they are stopped by stop_machine();
 - seamless: no pause.
 
 Instructions are those of the four processors together, from the beginning of a step to its
@@ -16,7 +17,8 @@ waits for an event; under -icount that costs next to nothing, so what a pause ta
 other processors is told by its length, not by instructions.
 
 With HVO off nobody should pay for it. Users of compound_head() are counted on kernels with
-HVO switched off and the other features switched off as far as parameters can, next to base.
+HVO switched off and the other features switched off as far as parameters can, next to base;
+on a CPU that would be seamless and on one that would pause.
 
 Memory is what MemFree grows by when the pages are allocated, beyond what the pages
 themselves take, next to what the kernel says it saves.
@@ -26,21 +28,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from pagewright.machine.options import UNLISTED_CPU
 from pagewright.results.experiment import Experiment, Means, Part, Quantity, Side, Values, Work
 
 SIDES = (
     Side("base", "base-4k"),
     Side("naive", "naive-4k", "hugetlb_free_vmemmap=on"),
     Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause"),
+    Side(
+        "stop_machine",
+        "patched-4k",
+        "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause cpu_pause.stop_machine=1",
+    ),
     Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
 )
 
 OTHERS_OFF = "arm64.atomic_write_fault=0 arm64.nobbml2 percpu_local_map=0"
-OFF = f"{OTHERS_OFF} hugetlb_free_vmemmap=off hugetlb_vmemmap="
 OFF_SIDES = (
     Side("base", "base-4k"),
-    Side("off, would pause", "patched-4k", f"{OFF}pause"),
-    Side("off, would be seamless", "patched-4k", f"{OFF}seamless"),
+    Side("off", "patched-4k", f"{OTHERS_OFF} hugetlb_free_vmemmap=off"),
 )
 
 # Works of the small part, which also is what `make` shows.
@@ -55,6 +61,7 @@ STEP = f"""
 set -e
 echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
 hvo() {{ cat /sys/kernel/mm/hugetlb_vmemmap/$1 2>/dev/null || echo 0; }}
+switches() {{ sed -n 's/^ctxt //p' /proc/stat; }}
 free() {{ sed -n 's/^MemFree: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}
 ipis() {{
 	sum=0
@@ -66,8 +73,9 @@ ipis() {{
 	done </proc/interrupts
 	echo $sum
 }}
-free0=$(free) ipis0=$(ipis) pauses0=$(hvo pauses) total0=$(hvo total_pause_ns)
+free0=$(free) switches0=$(switches) ipis0=$(ipis) pauses0=$(hvo pauses) total0=$(hvo total_pause_ns)
 {COUNTER} sh -c 'COMMAND'
+echo switches=$(($(switches) - switches0))
 echo ipis=$(($(ipis) - ipis0))
 echo pauses=$(($(hvo pauses) - pauses0))
 echo total_pause_ns=$(($(hvo total_pause_ns) - total0))
@@ -88,8 +96,8 @@ STEPS = {
 }
 
 
-# By name: what uses compound_head() a lot.
-HVO_OFF = "HVO off: "
+# Named after the CPU: what uses compound_head() a lot.
+HVO_OFF = "HVO off, "
 USERS = {
     "look at each page": "dd if=/proc/kpagecount of=/dev/null bs=1M 2>/dev/null",
     "start 50 programs": "sh -c 'for i in $(seq 50); do /bin/true; done'",
@@ -98,12 +106,13 @@ USERS = {
 }
 
 
-def users() -> list[Work]:
-    """Return the works that show what HVO costs when it is off."""
-    return [
-        Work(f"{HVO_OFF}{name}", f"{COUNTER} {command}", rounds=9)
+def off(which: str, **machine: str) -> Part:
+    """Return the part that shows what HVO costs when it is off, on a CPU."""
+    works = [
+        Work(f"{HVO_OFF}{which}: {name}", f"{COUNTER} {command}", rounds=9)
         for name, command in USERS.items()
     ]
+    return Part(f"off, {which}", {"icount": True, "smp": 1, **machine}, works, OFF_SIDES)
 
 
 def steps(number: int, prefix: str = "") -> list[Work]:
@@ -123,7 +132,8 @@ def parts(quick: bool) -> list[Part]:
     memory, number = ("32G", 24) if quick else ("640G", 600)
     return [
         Part("small", {"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
-        Part("off", {"icount": True, "smp": 1}, users(), OFF_SIDES),
+        off("CPU with level 2"),
+        off("CPU without", cpu=UNLISTED_CPU),
         Part("large", {"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
     ]
 
@@ -149,6 +159,7 @@ TABLES: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
     ("pauses", "pauses", list(STEPS), lambda v: int(v["pauses"])),
     ("time paused", "us", list(STEPS), lambda v: int(v["total_pause_ns"]) / 1e3),
     ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
+    ("switches between tasks", "switches", list(STEPS), lambda v: int(v["switches"])),
     ("interrupts between processors", "IPIs", list(STEPS), lambda v: int(v["ipis"])),
     ("MemFree gained beyond the pages", "MiB", ["allocate 1 GiB"], gained),
     (SAVED, "MiB", SAVING, lambda v: int(v["bytes_saved"]) / (1 << 20)),
@@ -158,8 +169,9 @@ TABLES: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     """Make a number of each quantity, for a row a step."""
     if work.startswith(HVO_OFF):
-        name = work.removeprefix(HVO_OFF)
-        yield Quantity(HVO_OFF + INSTRUCTIONS, name, "million", int(values[INSTRUCTIONS]) / 1e6)
+        cpu, name = work.split(": ")
+        group = f"{cpu}: {INSTRUCTIONS}"
+        yield Quantity(group, name, "million", int(values[INSTRUCTIONS]) / 1e6)
         return
     prefix = SMALL if work.startswith(SMALL) else ""
     step = work.removeprefix(SMALL)

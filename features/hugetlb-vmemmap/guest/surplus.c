@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * surplus [-r] [-l] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as any program can
+ * surplus [-r] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as any program can
  * if nr_overcommit_hugepages lets it.
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -l each
- * page is given back before the next one is taken. Prints pages=N, how many were taken.
+ * page is given back before the next one is taken; with -c so many are mapped and given back at
+ * once, one after the other. Prints pages=N, how many were taken.
  */
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
 #include "pool.h"
 
-static int take(int number, int reserve, int loop)
+static int take(int number, int reserve, int count)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
-	size_t length = loop ? POOL_2M : number * POOL_2M;
+	size_t length = count * POOL_2M;
 	int i;
 
 	flags |= __builtin_ctzl(POOL_2M) << MAP_HUGE_SHIFT;
@@ -23,7 +24,7 @@ static int take(int number, int reserve, int loop)
 		flags |= MAP_NORESERVE;
 
 	for (i = 0; i < number;) {
-		int step = loop ? 1 : number, j;
+		int j;
 		char *p = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, -1, 0);
 
 		if (p == MAP_FAILED) {
@@ -31,32 +32,38 @@ static int take(int number, int reserve, int loop)
 			return 1;
 		}
 		/* A fault for which there is no page ends the program with SIGBUS. */
-		for (j = 0; j < step; j++)
+		for (j = 0; j < count; j++)
 			p[j * POOL_2M] = 1;
-		munmap(p, length);
-		i += step;
+		for (j = 0; j < count; j++)
+			munmap(p + j * POOL_2M, POOL_2M);
+		i += count;
 	}
 	return 0;
 }
 
 int main(int argc, char *argv[])
 {
-	int option, reserve = 0, loop = 0, number, tasks, i, status, failed = 0;
+	int option, reserve = 0, count = 0, number, tasks, i, status, failed = 0;
 
-	while ((option = getopt(argc, argv, "rl")) != -1) {
+	while ((option = getopt(argc, argv, "rlc:")) != -1) {
 		reserve |= option == 'r';
-		loop |= option == 'l';
+		if (option == 'l')
+			count = 1;
+		else if (option == 'c')
+			count = atoi(optarg);
 	}
 	if (optind >= argc)
 		return 2;
 	number = atoi(argv[optind]);
+	if (!count)
+		count = number;
 	tasks = optind + 1 < argc ? atoi(argv[optind + 1]) : 1;
 
 	for (i = 0; i < tasks; i++) {
 		pid_t child = fork();
 
 		if (child == 0)
-			_exit(take(number, reserve, loop));
+			_exit(take(number, reserve, count));
 		failed += child < 0;
 	}
 	while (wait(&status) > 0)

@@ -36,12 +36,14 @@
 
 #include <linux/atomic.h>
 #include <linux/bootmem_info.h>
+#include <linux/jiffies.h>
 #include <linux/kobject.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
 #include <linux/ratelimit.h>
 #include <linux/rcupdate.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/sysctl.h>
 #include <linux/sysfs.h>
@@ -51,8 +53,8 @@
 #include "internal.h"
 #include "hugetlb_vmemmap.h"
 
-/* Entries that are changed together, but for a folio that has more. */
-#define BATCH_ENTRIES	16384U
+/* Entries that are changed together, but for a folio that has more. Tests make it less. */
+unsigned int hugetlb_vmemmap_batch_entries = 16384;
 
 /* What is visible in /sys/kernel/mm/hugetlb_vmemmap. */
 static atomic_long_t entries_changed = ATOMIC_LONG_INIT(0);
@@ -74,8 +76,8 @@ struct batch {
 	bool failed;
 };
 
-/* Are all other CPUs paused while entries change, and folios keep the head's page only? */
-static bool changes_pause(void)
+/* Is the page that folios keep the head's, so that copies of it appear among the tails? */
+static bool keeps_head_only(void)
 {
 	return hugetlb_vmemmap_retained_pages() == 1;
 }
@@ -105,7 +107,8 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 	batch->failed = false;
 
 	changes->nr = 0;
-	changes->max = min(nr_folios * nr_entries(h), max(BATCH_ENTRIES, nr_entries(h)));
+	changes->max = min(nr_folios * nr_entries(h),
+			   max(hugetlb_vmemmap_batch_entries, nr_entries(h)));
 	changes->start = ULONG_MAX;
 	changes->end = 0;
 	changes->change = kvmalloc_array(changes->max, sizeof(*changes->change),
@@ -203,33 +206,25 @@ static bool batch_finish(struct batch *batch)
 
 /*
  * Write a page of tails: copies of one tail struct page, but for what no tail has in use
- * and may have been left in it.
- *
- * The pattern is kept in registers, which compilers do not do by themselves. To write the
- * tails of a gigantic page takes more instructions than all changes of its entries.
+ * and may have been left in it. If the folio has such a page already, that is copied, which
+ * takes less.
  */
-static void write_tails(void *vaddr, const struct folio *folio)
+static void write_tails(struct page *to, const struct page *written, const struct folio *folio)
 {
-	struct page tail = *folio_page(folio, HUGETLB_VMEMMAP_RESERVE_PAGES - 1);
-	u64 *to = vaddr, *end = vaddr + PAGE_SIZE, pattern[8];
-	u64 a, b, c, d, e, f, g, h;
+	unsigned int i;
 
 	/* If the size is no power of two there is no HVO: hugetlb_vmemmap_optimizable_size(). */
-	BUILD_BUG_ON(is_power_of_2(sizeof(tail)) && sizeof(tail) != sizeof(pattern));
+	BUILD_BUG_ON(is_power_of_2(sizeof(*to)) && sizeof(*to) != 64);
 
-	tail.index = 0;
-	tail.lru.prev = NULL;
-	memcpy(pattern, &tail, sizeof(pattern));
-
-	a = pattern[0], b = pattern[1], c = pattern[2], d = pattern[3];
-	e = pattern[4], f = pattern[5], g = pattern[6], h = pattern[7];
-
-	for (; to < end; to += 16) {
-		to[0] = a, to[1] = b, to[2] = c, to[3] = d;
-		to[4] = e, to[5] = f, to[6] = g, to[7] = h;
-		to[8] = a, to[9] = b, to[10] = c, to[11] = d;
-		to[12] = e, to[13] = f, to[14] = g, to[15] = h;
+	if (written) {
+		copy_page(to, written);
+		return;
 	}
+	to[0] = *folio_page(folio, HUGETLB_VMEMMAP_RESERVE_PAGES - 1);
+	to[0].index = 0;
+	to[0].lru.prev = NULL;
+	for (i = 1; i < HUGETLB_VMEMMAP_RESERVE_PAGES; i++)
+		to[i] = to[0];
 }
 
 /* The entry that maps an address, if @prev maps the page before it or is NULL. */
@@ -264,9 +259,10 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
 	pte_t *ptep = NULL, entry = mk_pte(kept, PAGE_KERNEL_RO);
 
 	/* Where the kept page is the head's the others need not equal it. */
-	if (kept_addr != head)
+	if (!keeps_head_only())
 		for (addr = kept_addr; addr < end; addr += PAGE_SIZE)
-			write_tails((void *)addr, folio);
+			write_tails((struct page *)addr,
+				    addr == kept_addr ? NULL : (struct page *)kept_addr, folio);
 
 	for (addr = head + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
 		struct page *page;
@@ -325,6 +321,7 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
 	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
 	struct page *page, *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
+	const struct page *tails = NULL;
 	unsigned int nr = nr_shared(h, folio);
 	pte_t *ptep = NULL;
 	LIST_HEAD(pages);
@@ -346,7 +343,8 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 				continue;
 			page = list_first_entry(&pages, struct page, lru);
 			list_del(&page->lru);
-			write_tails(page_to_virt(page), folio);
+			write_tails(page_to_virt(page), tails, folio);
+			tails = page_to_virt(page);
 		}
 		add_change(batch, ptep, addr, mk_pte(page, PAGE_KERNEL));
 	}
@@ -450,17 +448,7 @@ static void unmark_unless_shared(const struct hstate *h, struct folio *folio)
 		folio_clear_hugetlb_vmemmap_optimized(folio);
 }
 
-/**
- * hugetlb_vmemmap_optimize_folios() - free most of the vmemmap of folios
- * @h: their hstate
- * @folio_list: the folios, all of them frozen
- *
- * Does what it has the memory for, and what CPUs can be paused for.
- * folio_test_hugetlb_vmemmap_optimized() tells which folios it did.
- *
- * Context: process context, may sleep.
- */
-void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_list)
+static void optimize_folios(const struct hstate *h, struct list_head *folio_list)
 {
 	unsigned long nr = 0;
 	struct folio *folio;
@@ -491,37 +479,37 @@ void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_l
 			atomic_long_inc(&not_optimized);
 }
 
-/*
- * A folio that is made while a task waits for it cannot wait for others to be optimized with
- * it, and a task may ask for many of them in turn. No privilege is needed for that, and no
- * task shall be able to have all CPUs paused as often as it likes. So there are at most
- * SURPLUS_PAUSES for such folios in SURPLUS_PERIOD; others keep their vmemmap. That costs
- * memory, but is correct, and is counted. The flag keeps the rate limit from logging.
- */
-#define SURPLUS_PAUSES	16
-#define SURPLUS_PERIOD	(5 * HZ)
-
-static struct ratelimit_state surplus_pauses =
-	RATELIMIT_STATE_INIT_FLAGS(surplus_pauses, SURPLUS_PERIOD, SURPLUS_PAUSES,
-				   RATELIMIT_MSG_ON_RELEASE);
-
-/* May CPUs be paused, if that is needed, to optimize folios that a task has asked for? */
-static bool may_pause(void)
-{
-	return !changes_pause() || __ratelimit(&surplus_pauses);
-}
-
 /**
- * hugetlb_vmemmap_optimize_surplus() - free most of the vmemmap of folios that a task asked for
+ * hugetlb_vmemmap_optimize_folios() - free most of the vmemmap of folios
  * @h: their hstate
  * @folio_list: the folios, all of them frozen
  *
- * As hugetlb_vmemmap_optimize_folios(), but does nothing if CPUs would be paused for it too
- * often.
+ * Does what it has the memory for, and what CPUs can be paused for.
+ * folio_test_hugetlb_vmemmap_optimized() tells which folios it did.
  *
  * Context: process context, may sleep.
  */
-void hugetlb_vmemmap_optimize_surplus(struct hstate *h, struct list_head *folio_list)
+void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_list)
+{
+	optimize_folios(h, folio_list);
+}
+
+/*
+ * No privilege is needed to ask for surplus folios, or to have folios moved, and no task
+ * shall be able to have all CPUs paused as often as it likes. So there are at most
+ * TASK_PAUSES in TASK_PERIOD for folios that a task asked for. The others keep their vmemmap:
+ * that costs memory, but is correct, and is counted. The flag keeps the rate limit from
+ * logging.
+ */
+#define TASK_PAUSES	16
+#define TASK_PERIOD	(5 * HZ)
+
+static struct ratelimit_state task_pauses =
+	RATELIMIT_STATE_INIT_FLAGS(task_pauses, TASK_PERIOD, TASK_PAUSES, RATELIMIT_MSG_ON_RELEASE);
+
+/* Optimize folios that a task asked for, if no CPU is paused for that, or not too often. */
+static void optimize_for_task(const struct hstate *h, struct list_head *folio_list,
+			      bool worth_a_pause)
 {
 	unsigned long nr = 0;
 	struct folio *folio;
@@ -530,36 +518,53 @@ void hugetlb_vmemmap_optimize_surplus(struct hstate *h, struct list_head *folio_
 		nr += should_optimize(h, folio);
 	if (!nr)
 		return;
-	if (may_pause())
-		hugetlb_vmemmap_optimize_folios(h, folio_list);
+	if (!vmemmap_change_pauses() || (worth_a_pause && __ratelimit(&task_pauses)))
+		optimize_folios(h, folio_list);
 	else
 		atomic_long_add(nr, &not_optimized);
+}
+
+/*
+ * Surplus folios are worth a pause if they are so large together. So in whatever time 512 of
+ * 2 MiB are asked for, there are 32 pauses for that at most, and about as many when they are
+ * given back. A folio that a fault needs comes alone.
+ */
+#define SURPLUS_WORTH_A_PAUSE	SZ_32M
+
+/**
+ * hugetlb_vmemmap_optimize_surplus() - free most of the vmemmap of surplus folios
+ * @h: their hstate
+ * @folio_list: the folios, all of them frozen
+ *
+ * As hugetlb_vmemmap_optimize_folios(), but does nothing if CPUs would be paused for few of
+ * them, or too often.
+ *
+ * Context: process context, may sleep.
+ */
+void hugetlb_vmemmap_optimize_surplus(struct hstate *h, struct list_head *folio_list)
+{
+	unsigned long size = list_count_nodes(folio_list) * huge_page_size(h);
+
+	optimize_for_task(h, folio_list, size >= SURPLUS_WORTH_A_PAUSE);
 }
 
 /**
  * hugetlb_vmemmap_optimize_folio() - free most of the vmemmap of a folio
  * @h: its hstate
- * @folio: the folio, frozen
+ * @folio: the folio, frozen, on no list
  *
- * As hugetlb_vmemmap_optimize_surplus(): single folios are those that take the place of others
- * when these are moved, which a task can ask for too.
+ * Single folios are those that take the place of others when these are moved, which a task
+ * can ask for. So nothing is done if CPUs would be paused too often.
  *
  * Context: process context, may sleep.
  */
 void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
 {
-	struct batch batch;
+	LIST_HEAD(folio_list);
 
-	if (!should_optimize(h, folio))
-		return;
-	if (may_pause() && !batch_init(&batch, h, 1)) {
-		synchronize_rcu();
-		optimize(&batch, h, folio);
-		if (!batch_finish(&batch))
-			unmark_unless_shared(h, folio);
-	}
-	if (should_optimize(h, folio))
-		atomic_long_inc(&not_optimized);
+	list_add(&folio->lru, &folio_list);
+	optimize_for_task(h, &folio_list, true);
+	list_del_init(&folio->lru);
 }
 
 /*
@@ -673,18 +678,39 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 	return ret;
 }
 
+/* How long folios that are to be restored are gathered: at first, and if they keep coming. */
+#define RESTORE_DELAY_MIN	(HZ / 10)
+#define RESTORE_DELAY_MAX	(2 * HZ)
+
+/* When none were given up for so long, the next ones are the first ones again. */
+#define RESTORE_QUIET		(10 * HZ)
+
 /**
  * hugetlb_vmemmap_restore_delay() - how long to gather folios that are to be restored
  *
  * A worker restores the folios that are given up where nobody can sleep. It begins this long
  * after the first of them, so that one pause serves those that follow it closely, as when a
- * program ends.
+ * program ends. If there are new ones soon after each time it grows, so that a program that
+ * gives back its folios one by one has CPUs paused ever less often.
  *
+ * Context: any. Calls that meet may lose a step.
  * Return: the delay in jiffies.
  */
 unsigned long hugetlb_vmemmap_restore_delay(void)
 {
-	return changes_pause() ? HZ / 10 : 0;
+	static unsigned long delay, last;
+	unsigned long next = 2 * READ_ONCE(delay), now = jiffies;
+
+	if (!vmemmap_change_pauses())
+		return 0;
+
+	if (time_after(now, READ_ONCE(last) + RESTORE_QUIET))
+		next = 0;
+	next = clamp_t(unsigned long, next, RESTORE_DELAY_MIN, RESTORE_DELAY_MAX);
+	WRITE_ONCE(delay, next);
+	WRITE_ONCE(last, now);
+
+	return next;
 }
 
 /* Switching it on */
@@ -698,7 +724,7 @@ unsigned long hugetlb_vmemmap_restore_delay(void)
  */
 static void expect_fake_heads(void)
 {
-	if (changes_pause())
+	if (keeps_head_only())
 		static_branch_enable(&hugetlb_optimize_vmemmap_key);
 }
 
@@ -742,7 +768,7 @@ static int __init hvo_init_early(void)
 }
 core_initcall(hvo_init_early);
 
-/* /sys/kernel/mm/hugetlb_vmemmap */
+/* /sys/kernel/mm/hugetlb_vmemmap; the architecture adds what it knows of changes. */
 
 #define HVO_ATTR(_name, _format, _value)						\
 static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)	\
@@ -751,22 +777,12 @@ static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, c
 }											\
 static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
 
-HVO_ATTR(mode, "%s", changes_pause() ? "pause" : "seamless");
-HVO_ATTR(reason, "%s", vmemmap_change_reason);
-HVO_ATTR(pauses, "%llu", READ_ONCE(vmemmap_change_stats.pauses));
-HVO_ATTR(longest_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.longest_ns));
-HVO_ATTR(total_pause_ns, "%llu", READ_ONCE(vmemmap_change_stats.total_ns));
 HVO_ATTR(entries_changed, "%ld", atomic_long_read(&entries_changed));
 HVO_ATTR(not_optimized, "%ld", atomic_long_read(&not_optimized));
 HVO_ATTR(not_restored, "%ld", atomic_long_read(&not_restored));
 HVO_ATTR(bytes_saved, "%ld", atomic_long_read(&pages_saved) * PAGE_SIZE);
 
 static struct attribute *hvo_attrs[] = {
-	&mode_attr.attr,
-	&reason_attr.attr,
-	&pauses_attr.attr,
-	&longest_pause_ns_attr.attr,
-	&total_pause_ns_attr.attr,
 	&entries_changed_attr.attr,
 	&not_optimized_attr.attr,
 	&not_restored_attr.attr,
@@ -781,6 +797,8 @@ static const struct attribute_group hvo_group = {
 
 static int __init hvo_init(void)
 {
-	return sysfs_create_group(mm_kobj, &hvo_group);
+	int ret = sysfs_create_group(mm_kobj, &hvo_group);
+
+	return ret ?: sysfs_merge_group(mm_kobj, &vmemmap_change_group);
 }
 late_initcall(hvo_init);

@@ -31,6 +31,33 @@ static unsigned long vmemmap_size(const struct hvo_test *t)
 	return hugetlb_vmemmap_size(t->h);
 }
 
+/* A frozen hugetlb folio, made as the pool does it, but for the pool. */
+static struct folio *make_folio(const struct hstate *h)
+{
+	struct folio *folio = __folio_alloc(GFP_KERNEL, huge_page_order(h), numa_mem_id(), NULL);
+
+	if (!folio)
+		return NULL;
+	folio_clear_large_rmappable(folio);
+	/* It leaks if somebody else looks at it now, which the test will say. */
+	if (!folio_ref_freeze(folio, 1))
+		return NULL;
+	__folio_set_hugetlb(folio);
+	folio_change_private(folio, NULL);
+	INIT_LIST_HEAD(&folio->lru);
+
+	return folio;
+}
+
+static void free_folio(const struct hstate *h, struct folio *folio)
+{
+	if (hugetlb_vmemmap_restore_folio(h, folio))
+		return;
+	__folio_clear_hugetlb(folio);
+	folio_ref_unfreeze(folio, 1);
+	folio_put(folio);
+}
+
 static int hvo_test_init(struct kunit *test)
 {
 	struct hvo_test *t = kunit_kzalloc(test, sizeof(*t), GFP_KERNEL);
@@ -47,16 +74,9 @@ static int hvo_test_init(struct kunit *test)
 	if (!t->h)
 		kunit_skip(test, "no size of hugetlb page can be optimized here");
 
-	/* As the pool does it, but for the pool. */
-	t->folio = __folio_alloc(GFP_KERNEL, huge_page_order(t->h), numa_mem_id(), NULL);
+	t->folio = make_folio(t->h);
 	if (!t->folio)
 		return -ENOMEM;
-	folio_clear_large_rmappable(t->folio);
-	if (!folio_ref_freeze(t->folio, 1))
-		return -EBUSY;
-	__folio_set_hugetlb(t->folio);
-	folio_change_private(t->folio, NULL);
-	INIT_LIST_HEAD(&t->folio->lru);
 
 	if (!vmemmap_should_optimize_folio(t->h, t->folio))
 		kunit_skip(test, "needs hugetlb_free_vmemmap=on");
@@ -73,13 +93,8 @@ static void hvo_test_exit(struct kunit *test)
 {
 	struct hvo_test *t = test->priv;
 
-	if (!t || !t->folio || folio_ref_count(t->folio))
-		return;
-	if (hugetlb_vmemmap_restore_folio(t->h, t->folio))
-		return;
-	__folio_clear_hugetlb(t->folio);
-	folio_ref_unfreeze(t->folio, 1);
-	folio_put(t->folio);
+	if (t && t->folio)
+		free_folio(t->h, t->folio);
 }
 
 /* As pools have it done, so that it is done whether CPUs are paused often or not. */
@@ -104,14 +119,19 @@ static bool is_tail_of(const struct page *page, const struct folio *folio)
 	       page_folio(page) == folio && !page_count(page);
 }
 
-static unsigned long nr_bad_tails(const struct hvo_test *t)
+static unsigned long nr_bad_tails_of(const struct hstate *h, struct folio *folio)
 {
 	unsigned long i, bad = 0;
 
-	for (i = 1; i < pages_per_huge_page(t->h); i++)
-		bad += !is_tail_of(folio_page(t->folio, i), t->folio);
+	for (i = 1; i < pages_per_huge_page(h); i++)
+		bad += !is_tail_of(folio_page(folio, i), folio);
 
 	return bad;
+}
+
+static unsigned long nr_bad_tails(const struct hvo_test *t)
+{
+	return nr_bad_tails_of(t->h, t->folio);
 }
 
 static void optimized_tails_are_tails(struct kunit *test)
@@ -198,11 +218,72 @@ static void head_stays_where_it_is(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, nr_bad_tails(t), 0UL);
 }
 
+static void set_batch_entries(void *entries)
+{
+	hugetlb_vmemmap_batch_entries = (unsigned long)entries;
+}
+
+static void free_folios(struct hvo_test *t, struct list_head *folios)
+{
+	struct folio *folio, *next;
+
+	list_for_each_entry_safe(folio, next, folios, lru) {
+		list_del_init(&folio->lru);
+		free_folio(t->h, folio);
+	}
+}
+
+/* More folios than a batch has room for, one of which has its own vmemmap and keeps it. */
+static void folios_of_several_batches(struct kunit *test)
+{
+	struct hvo_test *t = test->priv;
+	unsigned int entries = vmemmap_size(t) / PAGE_SIZE - 1, i;
+	const unsigned int nr = 6, odd = 3;
+	struct folio *folio;
+	LIST_HEAD(restored);
+	LIST_HEAD(folios);
+
+	/* Room for two folios, and for a part of a third one. */
+	KUNIT_ASSERT_EQ(test, 0, kunit_add_action(test, set_batch_entries,
+						  (void *)(long)hugetlb_vmemmap_batch_entries));
+	set_batch_entries((void *)(3UL * entries - 1));
+
+	for (i = 0; i < nr; i++) {
+		folio = make_folio(t->h);
+		if (!folio)
+			break;
+		list_add_tail(&folio->lru, &folios);
+	}
+	KUNIT_EXPECT_EQ(test, i, nr);
+
+	hugetlb_vmemmap_optimize_folios(t->h, &folios);
+	i = 0;
+	list_for_each_entry(folio, &folios, lru) {
+		KUNIT_EXPECT_TRUE(test, folio_test_hugetlb_vmemmap_optimized(folio));
+		KUNIT_EXPECT_EQ(test, nr_bad_tails_of(t->h, folio), 0UL);
+		if (i++ == odd)
+			KUNIT_EXPECT_EQ(test, hugetlb_vmemmap_restore_folio(t->h, folio), 0);
+	}
+
+	KUNIT_EXPECT_EQ(test, hugetlb_vmemmap_restore_folios(t->h, &folios, &restored), nr - 1L);
+	KUNIT_EXPECT_TRUE(test, list_empty(&folios));
+	KUNIT_EXPECT_EQ(test, list_count_nodes(&restored), nr);
+	list_for_each_entry(folio, &restored, lru) {
+		KUNIT_EXPECT_FALSE(test, folio_test_hugetlb_vmemmap_optimized(folio));
+		KUNIT_EXPECT_TRUE(test, pte_write(entry_of((unsigned long)&folio->page +
+							   vmemmap_size(t) - PAGE_SIZE)));
+		KUNIT_EXPECT_EQ(test, nr_bad_tails_of(t->h, folio), 0UL);
+	}
+	free_folios(t, &restored);
+	free_folios(t, &folios);
+}
+
 static struct kunit_case hvo_cases[] = {
 	KUNIT_CASE(optimized_tails_are_tails),
 	KUNIT_CASE(restored_tails_are_as_before),
 	KUNIT_CASE(every_turn_is_the_same),
 	KUNIT_CASE(head_stays_where_it_is),
+	KUNIT_CASE(folios_of_several_batches),
 	{}
 };
 

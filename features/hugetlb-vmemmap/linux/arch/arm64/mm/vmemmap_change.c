@@ -27,11 +27,13 @@
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
 #include <linux/init.h>
+#include <linux/kobject.h>
 #include <linux/kprobes.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/pgtable.h>
 #include <linux/string.h>
+#include <linux/sysfs.h>
 
 #include <asm/barrier.h>
 #include <asm/bbml2.h>
@@ -42,10 +44,10 @@
 
 /* Chosen once, see vmemmap_choose_change_mode(). */
 enum vmemmap_change_mode vmemmap_change_mode __ro_after_init;
-const char *vmemmap_change_reason __ro_after_init = "not chosen yet";
+static const char *reason __ro_after_init = "not chosen yet";
 
 /* What pauses took; changes from several tasks may be added at a time, by cpu-pause. */
-struct cpu_pause_stats vmemmap_change_stats;
+static struct cpu_pause_stats pause_stats;
 
 /*
  * The first step of a change. The output address changes between read-only entries only:
@@ -79,41 +81,69 @@ static void remap_live(struct vmemmap_changes *changes)
 	flush_tlb_kernel_range(changes->start, changes->end);
 }
 
-/* So many entries at a time; then see whether the pause has lasted long enough. */
-#define REMAP_CHUNK	64
-
-struct remap_work {
-	struct vmemmap_changes *changes;
+/**
+ * struct paused_work - entries that are changed while all other CPUs are paused
+ * @entries: an array of the entries and their new values, in whatever form
+ * @nr: how many there are
+ * @done: how many have been changed, in this pause and earlier ones
+ * @start: the first address that any of them is about
+ * @end: the address after the last
+ */
+struct paused_work {
+	void *entries;
+	unsigned int nr;
 	unsigned int done;
+	unsigned long start;
+	unsigned long end;
 };
 
 /*
- * Break, invalidate, make. Nobody uses the vmemmap meanwhile, this CPU included: the
- * changes are in the linear map, and no struct page is looked at.
+ * Break, invalidate, make; as many entries as the pause has time for. After each @chunk of
+ * them it is seen whether half of the time has passed, as to make them takes as long as to
+ * break them. All of this is inlined, because nothing that runs in a pause may be traced.
+ *
+ * Nobody uses the vmemmap meanwhile, this CPU included: the entries and their new values are
+ * in the linear map or the kernel's image, and no struct page is looked at.
  */
-static bool notrace remap_paused(void *arg)
+static __always_inline bool break_and_make(struct paused_work *work, unsigned int chunk,
+					   void (*write)(void *entries, unsigned int i, bool valid),
+					   void (*invalidate)(const struct paused_work *work))
 {
-	struct remap_work *work = arg;
-	struct vmemmap_changes *changes = work->changes;
 	unsigned int i, end, first = work->done;
+	void *entries = work->entries;
 
-	/* To make them takes as long as to break them. */
-	for (end = first; end < changes->nr && (end == first || !cpu_pause_half_reached()); ) {
-		unsigned int chunk = min(changes->nr - end, REMAP_CHUNK);
-
-		for (i = end; i < end + chunk; i++)
-			__set_pte_nosync(changes->change[i].ptep, __pte(0));
-		end += chunk;
-	}
-	flush_tlb_kernel_range(changes->start, changes->end);
+	for (end = first; end < work->nr && (end == first || !cpu_pause_half_reached()); )
+		for (i = min(work->nr - end, chunk); i; i--)
+			write(entries, end++, false);
+	/* Its first barrier also makes what new tables hold visible before the tables are. */
+	invalidate(work);
 
 	for (i = first; i < end; i++)
-		__set_pte_nosync(changes->change[i].ptep, changes->change[i].pte);
+		write(entries, i, true);
 	dsb(ishst);
 	isb();
 	work->done = end;
 
-	return end < changes->nr;
+	return end < work->nr;
+}
+
+static __always_inline void write_pte(void *entries, unsigned int i, bool valid)
+{
+	struct vmemmap_change *change = (struct vmemmap_change *)entries + i;
+
+	__set_pte_nosync(change->ptep, valid ? change->pte : __pte(0));
+}
+
+static __always_inline void invalidate_ptes(const struct paused_work *work)
+{
+	flush_tlb_kernel_range(work->start, work->end);
+}
+
+#define REMAP_CHUNK	64U
+
+static bool notrace remap_paused(void *arg)
+{
+	return break_and_make(arg, REMAP_CHUNK, write_pte, invalidate_ptes);
 }
 
 NOKPROBE_SYMBOL(remap_paused);
@@ -134,7 +164,12 @@ NOKPROBE_SYMBOL(remap_paused);
  */
 unsigned int vmemmap_remap(struct vmemmap_changes *changes)
 {
-	struct remap_work work = { .changes = changes };
+	struct paused_work work = {
+		.entries = changes->change,
+		.nr = changes->nr,
+		.start = changes->start,
+		.end = changes->end,
+	};
 
 	if (!changes->nr)
 		return 0;
@@ -145,7 +180,7 @@ unsigned int vmemmap_remap(struct vmemmap_changes *changes)
 	}
 
 	/* An error is told by what is not done. */
-	cpu_pause_run(remap_paused, &work, &vmemmap_change_stats);
+	cpu_pause_run(remap_paused, &work, &pause_stats);
 
 	return work.done;
 }
@@ -171,36 +206,23 @@ struct split {
 /* Protected by split_lock. */
 static struct split splits[MAX_SPLITS];
 
-/* So many blocks at a time; then see whether the pause has lasted long enough. */
-#define SPLIT_CHUNK	16U
+static __always_inline void write_pmd(void *entries, unsigned int i, bool valid)
+{
+	struct split *split = (struct split *)entries + i;
 
-struct split_work {
-	unsigned int nr;
-	unsigned int done;
-};
+	set_pmd(split->pmd, valid ? split->table : __pmd(0));
+}
+
+static __always_inline void invalidate_blocks(const struct paused_work *work)
+{
+	flush_tlb_all();
+}
+
+#define SPLIT_CHUNK	16U
 
 static bool notrace split_paused(void *arg)
 {
-	struct split_work *work = arg;
-	unsigned int i, end, first = work->done;
-
-	/* As in remap_paused(). */
-	for (end = first; end < work->nr && (end == first || !cpu_pause_half_reached()); ) {
-		unsigned int chunk = min(work->nr - end, SPLIT_CHUNK);
-
-		for (i = end; i < end + chunk; i++)
-			set_pmd(splits[i].pmd, __pmd(0));
-		end += chunk;
-	}
-	/* Its first barrier also makes the entries of the tables visible before the tables. */
-	flush_tlb_all();
-
-	/* With the barriers that make the tables visible to all. */
-	for (i = first; i < end; i++)
-		set_pmd(splits[i].pmd, splits[i].table);
-	work->done = end;
-
-	return end < work->nr;
+	return break_and_make(arg, SPLIT_CHUNK, write_pmd, invalidate_blocks);
 }
 
 NOKPROBE_SYMBOL(split_paused);
@@ -219,8 +241,8 @@ static void split_block_pages(struct page *page)
  */
 static int install_splits_paused(unsigned int nr)
 {
-	struct split_work work = { .nr = nr };
-	int ret = cpu_pause_run(split_paused, &work, &vmemmap_change_stats);
+	struct paused_work work = { .entries = splits, .nr = nr };
+	int ret = cpu_pause_run(split_paused, &work, &pause_stats);
 	unsigned int i;
 
 	for (i = 0; i < work.done; i++)
@@ -347,16 +369,47 @@ void __init vmemmap_choose_change_mode(void)
 	if (wanted_mode != MODE_AUTO) {
 		vmemmap_change_mode = wanted_mode == MODE_PAUSE ? VMEMMAP_CHANGE_PAUSE :
 								  VMEMMAP_CHANGE_SEAMLESS;
-		vmemmap_change_reason = "asked for with hugetlb_vmemmap=";
+		reason = "asked for with hugetlb_vmemmap=";
 	} else if (bbml2) {
 		vmemmap_change_mode = VMEMMAP_CHANGE_SEAMLESS;
-		vmemmap_change_reason = "BBM level 2 without aborts";
+		reason = "BBM level 2 without aborts";
 	} else {
 		vmemmap_change_mode = VMEMMAP_CHANGE_PAUSE;
-		vmemmap_change_reason = "not all CPUs are known to have BBM level 2 without aborts";
+		reason = IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) ?
+			 "not all CPUs are known to have BBM level 2 without aborts" :
+			 "this kernel does not look for BBM level 2";
 	}
 
 	pr_info("vmemmap optimization %s (%s)\n",
 		vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE ? "pauses CPUs" : "is seamless",
-		vmemmap_change_reason);
+		reason);
 }
+
+/* What of /sys/kernel/mm/hugetlb_vmemmap is about how changes are made. */
+
+#define CHANGE_ATTR(_name, _format, _value)						\
+static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)	\
+{											\
+	return sysfs_emit(buf, _format "\n", _value);					\
+}											\
+static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
+
+CHANGE_ATTR(mode, "%s", vmemmap_change_pauses() ? "pause" : "seamless");
+CHANGE_ATTR(reason, "%s", reason);
+CHANGE_ATTR(pauses, "%llu", READ_ONCE(pause_stats.pauses));
+CHANGE_ATTR(longest_pause_ns, "%llu", READ_ONCE(pause_stats.longest_ns));
+CHANGE_ATTR(total_pause_ns, "%llu", READ_ONCE(pause_stats.total_ns));
+
+static struct attribute *change_attrs[] = {
+	&mode_attr.attr,
+	&reason_attr.attr,
+	&pauses_attr.attr,
+	&longest_pause_ns_attr.attr,
+	&total_pause_ns_attr.attr,
+	NULL
+};
+
+const struct attribute_group vmemmap_change_group = {
+	.name = "hugetlb_vmemmap",
+	.attrs = change_attrs,
+};

@@ -7,8 +7,9 @@
 
 #include <linux/types.h>
 
-#include <asm/cpu_pause.h>
 #include <asm/pgtable-types.h>
+
+struct attribute_group;
 
 /**
  * enum vmemmap_change_mode - how live entries are changed
@@ -47,13 +48,20 @@ struct vmemmap_changes {
 };
 
 extern enum vmemmap_change_mode vmemmap_change_mode;
-extern const char *vmemmap_change_reason;
-extern struct cpu_pause_stats vmemmap_change_stats;
+
+/* How changes are made and what that took, for the folder of that name in /sys/kernel/mm. */
+extern const struct attribute_group vmemmap_change_group;
+
+/* Are all other CPUs stopped for a change? Then it is better to make many at a time. */
+static inline bool vmemmap_change_pauses(void)
+{
+	return vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE;
+}
 
 /* Where pages are pointed at another one that equals them, that cannot be the head's. */
 static inline unsigned int hugetlb_vmemmap_retained_pages(void)
 {
-	return vmemmap_change_mode == VMEMMAP_CHANGE_SEAMLESS ? 2 : 1;
+	return vmemmap_change_pauses() ? 1 : 2;
 }
 
 unsigned int vmemmap_remap(struct vmemmap_changes *changes);
