@@ -1283,7 +1283,8 @@ TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 			CHECK_ONE_SIGNAL(a, private, SIGBUS, BUS_ADRERR);
 			CHECK_TRUE(a, segv_write);
 			/* One that reads, if it is reported so, and one that fails; a few of others. */
-			CHECK_LT(a, faults_of_failing_writes(a, fd, size), FAILING_WRITES * 5 / 2);
+			CHECK_LT(a, faults_of_failing_writes(a, fd, size),
+				 FAILING_WRITES * 5 / 2);
 		} else {
 			CHECK_EQ(a, 0, signals_of(a, private));
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * surplus [-r] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as any program can
- * if nr_overcommit_hugepages lets it.
+ * surplus [-r] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as any
+ * program can if nr_overcommit_hugepages lets it.
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -l each
