@@ -467,7 +467,7 @@ def test_list_tells_parts_sides_and_boots():
     assert "atomic-populate (atomic-write-fault): What the first touch" in text
     assert "--part populate: base; patched\n" in text
     assert "without; off; patched (13 runs) | with --quick: base; patched" in text
-    assert "100 boots, 5 with --quick" in text
+    assert "101 boots, 5 with --quick" in text
 
 
 # --- Places ---------------------------------------------------------------------------

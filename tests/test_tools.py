@@ -438,6 +438,10 @@ def test_the_parameters_and_counters_are_the_kernels():
         assert name.removeprefix("CONFIG_") in kernel, name
     for file in ("bytes_saved", "not_optimized", "not_restored", "given_up", "longest_ns"):
         assert f"({file}," in kernel, file
+    parameters = re.findall(r"/sys/module/arm64/parameters/(\w+)", text)
+    assert parameters
+    for name in parameters:
+        assert f"module_param_named({name}," in kernel or f"module_param_cb({name}," in kernel, name
 
 
 @pytest.mark.parametrize(

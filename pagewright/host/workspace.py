@@ -56,12 +56,14 @@ class Feature:
         return sorted(p.relative_to(self.overlay) for p in self.overlay.rglob("*") if p.is_file())
 
     def objects(self) -> list[Path]:
-        """Return what the new .c files compile to, but for those that others include."""
+        """Return what the kernel's new .c files compile to, but for those that others include."""
         hooks = "".join(file.read_text() for file in (self.path / "hooks").rglob("*.patch"))
         return [
             file.with_suffix(".o")
             for file in self.new_files()
-            if file.suffix == ".c" and f'#include "{file.name}"' not in hooks
+            if file.suffix == ".c"
+            and file.parts[0] != "tools"
+            and f'#include "{file.name}"' not in hooks
         ]
 
 

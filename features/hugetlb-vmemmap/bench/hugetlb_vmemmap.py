@@ -106,13 +106,13 @@ USERS = {
 }
 
 
-def off(which: str, **machine: str) -> Part:
+def off(part: str, which: str, **machine: str) -> Part:
     """Return the part that shows what HVO costs when it is off, on a CPU."""
     works = [
         Work(f"{HVO_OFF}{which}: {name}", f"{COUNTER} {command}", rounds=9)
         for name, command in USERS.items()
     ]
-    return Part(f"off, {which}", {"icount": True, "smp": 1, **machine}, works, OFF_SIDES)
+    return Part(part, {"icount": True, "smp": 1, **machine}, works, OFF_SIDES)
 
 
 def steps(number: int, prefix: str = "") -> list[Work]:
@@ -132,8 +132,8 @@ def parts(quick: bool) -> list[Part]:
     memory, number = ("32G", 24) if quick else ("640G", 600)
     return [
         Part("small", {"icount": True, "memory": "4G", "smp": 4}, steps(2, SMALL)),
-        off("CPU with level 2"),
-        off("CPU without", cpu=UNLISTED_CPU),
+        off("off-level-2", "CPU with level 2"),
+        off("off-level-0", "CPU without", cpu=UNLISTED_CPU),
         Part("large", {"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
     ]
 

@@ -21,7 +21,7 @@
 #define FAULTS		"/sys/kernel/debug/"
 #define FAIL_NTH	"/proc/thread-self/fail-nth"
 #define MEMINFO		"/proc/meminfo"
-#define FOLD_DELAY	"/sys/module/linear_map/parameters/fold_delay_ms"
+#define FOLD_DELAY	"/sys/module/arm64/parameters/linear_map_fold_delay_ms"
 
 /* Nothing needs that many allocations. */
 #define MOST		5000
@@ -185,7 +185,7 @@ FIXTURE_SETUP(errors)
 	write_text(FAULTS "fail_page_alloc/ignore-gfp-highmem", "N");
 	write_text(FAULTS "fail_page_alloc/min-order", "0");
 	write_text("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");
-	write_text(FOLD_DELAY, "1");
+	ASSERT_TRUE(write_text(FOLD_DELAY, "1"));
 	self->sweep.fail_nth = open(FAIL_NTH, O_RDWR);
 	if (self->sweep.fail_nth < 0)
 		SKIP(return, "no " FAIL_NTH);

@@ -98,13 +98,18 @@ struct worker {
 	int error;
 };
 
-/* Two workers have the same module, so one may find it there, or gone, or going. */
+/*
+ * Two workers have the same module, so one may find it there, or gone, or going. One that
+ * has had little luck goes on for a while.
+ */
 static void *churn(void *data)
 {
 	struct worker *worker = data;
 	int round;
 
-	for (round = 0; round < ROUNDS; round++) {
+	for (round = 0; round < 20 * ROUNDS; round++) {
+		if (round >= ROUNDS && worker->loads >= ROUNDS / 10)
+			break;
 		if (!module_load(worker->fd))
 			worker->loads++;
 		else if (errno != EEXIST && errno != EBUSY)
