@@ -32,7 +32,7 @@ static unsigned long vmemmap_size(const struct hvo_test *t)
 }
 
 /* A frozen hugetlb folio, made as the pool does it, but for the pool. */
-static struct folio *make_folio(const struct hstate *h)
+static struct folio *make_folio(struct hstate *h)
 {
 	struct folio *folio = __folio_alloc(GFP_KERNEL, huge_page_order(h), numa_mem_id(), NULL);
 
