@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from instructions import COUNTER
+
 from pagewright.host import workspace
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 from pagewright.results.experiment import (
@@ -25,8 +27,6 @@ from pagewright.results.experiment import (
 BASE = Side("base", "base-4k")
 OFF, ON = off_and_on(workspace.find().features())
 
-# Counts instructions; as the first program it keeps how many there were before it.
-COUNTER = "/usr/lib/tests/linear-map/instructions"
 APPEND = f"nokaslr init={COUNTER}"
 
 BOOT = 'echo "instructions=$BOOT_INSTRUCTIONS"'

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from instructions import COUNTER
 
 from pagewright.host import workspace
 from pagewright.kernel import build as builder
@@ -22,7 +23,6 @@ HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 HUGEPAGES = "/sys/kernel/mm/hugepages"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
 PROGRAMS = "/usr/lib/tests/hugetlb-vmemmap"
-INSTRUCTIONS = "/usr/lib/tests/linear-map/instructions"
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def test_mode_is_chosen_and_said(machine, cpu, asked, mode, reason):
 
 def walk(place: Machine) -> int:
     """Return the instructions of asking for the head of every page, the fewest of some tries."""
-    command = f"{INSTRUCTIONS} dd if=/proc/kpagecount of=/dev/null bs=1M 2>/dev/null"
+    command = f"{COUNTER} dd if=/proc/kpagecount of=/dev/null bs=1M 2>/dev/null"
     found = re.findall(r"instructions=(\d+)", place.check("; ".join([command] * 5)))
     assert len(found) == 5
     return min(int(number) for number in found)

@@ -195,7 +195,8 @@ def configure(space: Workspace, build: Build, fragments: list[Path], start: str 
     """
     manifest = Manifest.read(build.tree)
     text = f"# linux {build.source}, {manifest.describe() if manifest else 'no hooks'}\n"
-    text += "".join(f"{part}\n" for part in (start, *(f.read_text() for f in fragments)) if part)
+    asked = "".join(f"{file.read_text()}\n" for file in fragments)
+    text += start + asked
     merged = build.out / "fragments.config"
     config = build.out / ".config"
     if not (config.exists() and merged.exists() and merged.read_text() == text):
@@ -206,8 +207,7 @@ def configure(space: Workspace, build: Build, fragments: list[Path], start: str 
             config.write_text(start)
             run(make_command(build, "mod2noconfig"), env=environment(space))
             # Of two lines for one symbol the last one counts.
-            with config.open("a") as more:
-                more.writelines(file.read_text() for file in fragments)
+            config.write_text(config.read_text() + asked)
             run(make_command(build, "olddefconfig"), env=environment(space))
         else:
             command = make_command(build, "allnoconfig")

@@ -28,8 +28,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from instructions import COUNTER
+
+from pagewright.host import workspace
 from pagewright.machine.options import UNLISTED_CPU
-from pagewright.results.experiment import Experiment, Means, Part, Quantity, Side, Values, Work
+from pagewright.results.experiment import (
+    Experiment,
+    Means,
+    Part,
+    Quantity,
+    Side,
+    Values,
+    Work,
+    off_and_on,
+)
 
 SIDES = (
     Side("base", "base-4k"),
@@ -43,16 +55,11 @@ SIDES = (
     Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
 )
 
-OTHERS_OFF = "arm64.atomic_write_fault=0 arm64.nobbml2 percpu_local_map=0"
-OFF_SIDES = (
-    Side("base", "base-4k"),
-    Side("off", "patched-4k", f"{OTHERS_OFF} hugetlb_free_vmemmap=off"),
-)
+OFF_SIDES = (Side("base", "base-4k"), off_and_on(workspace.find().features())[0])
 
 # Works of the small part, which also is what `make` shows.
 SMALL = "2 GiB in 4 GiB: "
 
-COUNTER = "/usr/lib/tests/linear-map/instructions"
 GIANT = "/sys/kernel/mm/hugepages/hugepages-1048576kB"
 LARGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from instructions import COUNTER
 from leaves import EARLY_KFENCE
 
 from pagewright.results.experiment import Experiment, Means, Part, Quantity, Side, Values, Work
@@ -37,8 +38,6 @@ NO_FOLDING = Side("no folding", "patched-4k", "arm64.linear_map_fold=0")
 FOLDING = Side("folding", "patched-4k")
 COLUMNS = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
 
-# Counts instructions; as the first program it keeps how many there were before it.
-COUNTER = "/usr/lib/tests/linear-map/instructions"
 MODULES = "crypto_null dummy veth"
 
 COUNTING: Mapping[str, Any] = {
