@@ -63,6 +63,7 @@ WRONG = [
     (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
     (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
+    (["bench", "linear-map", "--lg-env", "no.yaml"], "no environment file", "environment.yaml"),
     (["logs", "nope"], "no log that matches 'nope'", "no test has failed"),
     (["boot", "patched-4k", "--gdb", "--run", "true"], "--gdb", "leave --run out"),
 ]

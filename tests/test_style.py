@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pagewright.host import workspace
 from pagewright.host.answers import remembered
-from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.run import run
 from pagewright.host.toolchain import GCC
@@ -105,9 +104,7 @@ def said_of(like: build.Build, name: str, more: str, objects: list[str]) -> str:
     manifest = tree.Manifest.read(like.tree)
     inputs = [
         like.source,
-        manifest.key if manifest else "",
-        # The key is of the tree as it was assembled, where new files are links.
-        *(digest(like.tree / name) for name in (NEW_FILES if manifest else [])),
+        manifest.key(like.tree) if manifest else "",
         (like.out / ".config").read_text() + more,
         *CHECKS,
         *objects,

@@ -292,17 +292,31 @@ def state(space: Workspace) -> Manifest:
     return manifest
 
 
+def key(space: Workspace) -> str:
+    """Return what the assembled tree is."""
+    return state(space).key(space.tree)
+
+
 def test_untouched_tree_is_not_edited(space, pristine, capsys):
     tree.assemble(space, pristine)
     tree.assemble(space, pristine)
     assert state(space).edited == {}
-    assert state(space).key == state(space).inputs
-    assert "edited" not in state(space).describe() + capsys.readouterr().err
+    assert "edited" not in key(space) + state(space).describe() + capsys.readouterr().err
+
+
+def test_contents_of_new_files_are_part_of_the_key(space, pristine):
+    path = tree.assemble(space, pristine)
+    before = key(space)
+    link = next(path / name for name in state(space).links)
+    link.write_text(link.read_text() + "/* more */\n")
+    tree.assemble(space, pristine)
+    assert state(space).edited == {}
+    assert key(space) != before
 
 
 def test_edits_by_hand_are_named_and_change_the_key(space, pristine, capsys):
     path = tree.assemble(space, pristine)
-    clean = state(space).key
+    clean = key(space)
     (path / "other.c").write_text("mine\n")
     # As a program does that unpacks an archive.
     os.utime(path / "other.c", (10**9, 10**9))
@@ -318,11 +332,11 @@ def test_edits_by_hand_are_named_and_change_the_key(space, pristine, capsys):
             "edited in the assembled tree and in no hook: mm/more.h, other.c "
         )
     assert state(space).describe().endswith(", edited by hand: mm/more.h, other.c")
-    first = state(space).key
+    first = key(space)
     assert first.startswith(f"{clean}-edited-")
     (path / "other.c").write_text("mine, too\n")
     tree.assemble(space, pristine)
-    assert state(space).key not in (clean, first)
+    assert key(space) not in (clean, first)
     assert (path / "other.c").read_text() == "mine, too\n"
 
 

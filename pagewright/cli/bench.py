@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from pagewright.cli.options import check_place
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.lock import lock
@@ -64,8 +65,6 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            exists=True,
-            dir_okay=False,
             help="run what can be run on the place of a labgrid environment",
         ),
     ] = None,
@@ -100,6 +99,8 @@ def bench(
         )
     if show and (resume or lg_env):
         raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
+    if lg_env:
+        check_place(lg_env)
     names = [name] if name else catalogue.experiments(space)
     console = Console()
     if not console.is_terminal:

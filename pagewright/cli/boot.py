@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from pagewright.cli.options import (
     BUILDS_ARE_LISTED,
+    Accel,
+    Accelerator,
     BuildName,
     CpuModel,
     Cpus,
@@ -27,13 +28,6 @@ from pagewright.kernel import build
 
 # QEMU's own -s: where it waits for a debugger.
 GDB_PORT = 1234
-
-
-class Accelerator(StrEnum):
-    """Who executes the guest's code."""
-
-    TCG = "tcg"
-    KVM = "kvm"
 
 
 def register(app: typer.Typer) -> None:
@@ -53,9 +47,7 @@ def boot(
             "--icount", help="count instructions: the guest's clock goes on by 1 ns with each"
         ),
     ] = False,
-    accel: Annotated[
-        Accelerator, typer.Option(help="emulate, or run on this computer's own arm64 CPUs")
-    ] = Accelerator.TCG,
+    accel: Accel = Accelerator.TCG,
     single_threaded: Annotated[
         bool,
         typer.Option(

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from pagewright.cli.options import (
+    Accel,
+    Accelerator,
     BuildOption,
     CpuModel,
     Cpus,
@@ -40,6 +42,7 @@ def kunit(
     smp: Cpus = 2,
     memory: MemorySize = "1G",
     append: Parameters = "",
+    accel: Accel = Accelerator.TCG,
     timeout: Timeout = 600,
 ) -> None:
     """Run a KUnit suite of a feature while a guest boots, and print its results."""
@@ -61,6 +64,7 @@ def kunit(
         cpu=cpu,
         smp=smp,
         memory=memory,
+        accel=accel.value,
         append=f"kunit.enable=1 kunit.filter_glob={suite} {append}".strip(),
     )
     with boot(options, timeout=int(timeout)) as machine:
@@ -95,6 +99,7 @@ def selftest(
     smp: Cpus = 2,
     memory: MemorySize = "2G",
     append: Parameters = "",
+    accel: Accel = Accelerator.TCG,
     timeout: Timeout = 600,
 ) -> None:
     """Run a guest program of a feature, or one of the kernel's own selftests, in a guest.
@@ -126,6 +131,7 @@ def selftest(
         cpu=cpu,
         smp=smp,
         memory=memory,
+        accel=accel.value,
         append=append,
         overlay=None if name in ours else kselftest.ensure(space),
     )

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
 from pagewright.kernel import recipes
+
+
+class Accelerator(StrEnum):
+    """Who executes the guest's code."""
+
+    TCG = "tcg"
+    KVM = "kvm"
 
 
 def _builds(incomplete: str) -> list[str]:
@@ -19,6 +28,9 @@ def _features(incomplete: str) -> list[str]:
     names = [feature.name for feature in workspace.find().features()]
     return [name for name in names if name.startswith(incomplete)]
 
+
+# Stands in the repository for whoever writes a place of their own.
+_EXAMPLE = "tests/remote/environment.yaml"
 
 # What `--help` of a command ends with that takes the name of a build.
 BUILDS_ARE_LISTED = "`pagewright list` shows the builds, and what each is for."
@@ -50,6 +62,9 @@ FeatureNames = Annotated[
 CpuModel = Annotated[
     str | None, typer.Option(metavar="MODEL", help="QEMU's CPU model; as a rule a Neoverse V3")
 ]
+Accel = Annotated[
+    Accelerator, typer.Option(help="emulate, or run on this computer's own arm64 CPUs")
+]
 Cpus = Annotated[int, typer.Option(metavar="N", min=1, help="number of CPUs")]
 MemorySize = Annotated[str, typer.Option(metavar="SIZE", help="may be more than the host has")]
 Parameters = Annotated[str, typer.Option(metavar="STR", help="more kernel parameters")]
@@ -63,3 +78,12 @@ Overlay = Annotated[
     ),
 ]
 Timeout = Annotated[float, typer.Option(metavar="S", help="seconds until the guest counts as hung")]
+
+
+def check_place(file: Path) -> None:
+    """Raise if the file that describes a board is not there."""
+    if not file.is_file():
+        raise PagewrightError(
+            f"there is no environment file {file}",
+            f"write one like {_EXAMPLE}; docs/lab.md says how",
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pagewright.cli.options import check_place
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
 
@@ -19,8 +20,6 @@ _WITH_VALUE = (
     *("--color", "--junitxml", "--log-cli-level", "--logs", "--build"),
 )
 _PLACE = "--lg-env"
-# Stands in the repository for whoever writes a place of their own.
-_EXAMPLE = "tests/remote/environment.yaml"
 
 
 def complete(space: Workspace, words: Sequence[str]) -> list[str]:
@@ -37,20 +36,12 @@ def complete(space: Workspace, words: Sequence[str]) -> list[str]:
     before = ""
     for word in words:
         if before == _PLACE or word.startswith(f"{_PLACE}="):
-            _check_place(Path(word.removeprefix(f"{_PLACE}=")))
+            check_place(Path(word.removeprefix(f"{_PLACE}=")))
         elif not word.startswith("-") and before not in _WITH_VALUE:
             files.append(word)
             _check_test(space, Path(word.split("::")[0]))
         before = word
     return [*words, *([] if files else (str(space.root / n) for n in ("tests", "features")))]
-
-
-def _check_place(file: Path) -> None:
-    if not file.is_file():
-        raise PagewrightError(
-            f"there is no environment file {file}",
-            f"write one like {_EXAMPLE}; docs/lab.md says how",
-        )
 
 
 def _check_test(space: Workspace, path: Path) -> None:

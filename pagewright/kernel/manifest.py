@@ -60,18 +60,27 @@ class Manifest:
         replace_text(tree / MANIFEST, json.dumps(self.__dict__, indent=1))
         os.utime(tree / MANIFEST, ns=(searched, searched))
 
-    @property
-    def key(self) -> str:
-        """What the tree is: a digest of what it was made from and of what was edited there."""
+    def key(self, tree: Path) -> str:
+        """Return what a tree is: a digest of what it was made from and of what was edited there.
+
+        An assembly need not be repeated for a new file that was edited, as the tree has a link
+        to it. What is in these files belongs to the key all the same.
+        """
+        made = [self.inputs, *(f"{name} {digest(tree / name)}" for name in sorted(self.links))]
+        key = _digest_of(made)
         if not self.edited:
-            return self.inputs
-        edits = "\n".join(f"{name} {text}" for name, text in sorted(self.edited.items()))
-        return f"{self.inputs}-edited-{hashlib.sha256(edits.encode()).hexdigest()[:16]}"
+            return key
+        edits = [f"{name} {text}" for name, text in sorted(self.edited.items())]
+        return f"{key}-edited-{_digest_of(edits)[:16]}"
 
     def describe(self) -> str:
         """Return what the tree was made from, and the names of the files that were edited."""
         edits = f", edited by hand: {', '.join(sorted(self.edited))}" if self.edited else ""
         return f"hooks {self.inputs}{edits}"
+
+
+def _digest_of(lines: list[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def now() -> int:

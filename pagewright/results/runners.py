@@ -117,7 +117,7 @@ class Emulator:
         manifest = Manifest.read(built.tree)
         return Conditions(
             kernel=built.source,
-            tree=manifest.key if manifest else built.source,
+            tree=manifest.key(built.tree) if manifest else built.source,
             image=self._image_digest(built.image),
             emulator=f"QEMU {packages.qemu_version()}",
             guest=self._guest(),
