@@ -374,29 +374,18 @@ static bool should_optimize(const struct hstate *h, struct folio *folio)
 }
 
 /*
- * Have the vmemmap of the folios consist of pages, as far as there is memory for it.
- * Neighbours are split together.
+ * Have the vmemmap of the folios consist of pages, all of it together. Where there is too
+ * little memory for that, optimize() finds out how far it went.
  */
 static void split_folios(const struct hstate *h, struct list_head *folios)
 {
-	unsigned long start = 0, end = 0;
 	struct folio *folio;
 
-	list_for_each_entry(folio, folios, lru) {
-		if (!should_optimize(h, folio))
-			continue;
-		if (vmemmap_start(folio) == end) {
-			end = vmemmap_end(h, folio);
-		} else if (vmemmap_end(h, folio) == start) {
-			start = vmemmap_start(folio);
-		} else {
-			if (vmemmap_split(start, end))
-				return;
-			start = vmemmap_start(folio);
-			end = vmemmap_end(h, folio);
-		}
-	}
-	vmemmap_split(start, end);
+	vmemmap_split_begin();
+	list_for_each_entry(folio, folios, lru)
+		if (should_optimize(h, folio))
+			vmemmap_split_add(vmemmap_start(folio), vmemmap_end(h, folio));
+	vmemmap_split_end();
 }
 
 /*
@@ -507,18 +496,28 @@ void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_l
 static struct ratelimit_state task_pauses =
 	RATELIMIT_STATE_INIT_FLAGS(task_pauses, TASK_PERIOD, TASK_PAUSES, RATELIMIT_MSG_ON_RELEASE);
 
-/* Optimize folios that a task asked for, if no CPU is paused for that, or not too often. */
+/*
+ * Optimize folios that a task asked for, if no CPU is paused for that, or not too often. A
+ * pause that splits a block is worth it for a single folio, too: it is the last one for all
+ * the folios that the block is about.
+ */
 static void optimize_for_task(const struct hstate *h, struct list_head *folio_list,
 			      bool worth_a_pause)
 {
+	bool pauses = vmemmap_change_pauses();
 	unsigned long nr = 0;
 	struct folio *folio;
 
-	list_for_each_entry(folio, folio_list, lru)
-		nr += should_optimize(h, folio);
+	worth_a_pause |= !pauses;
+	list_for_each_entry(folio, folio_list, lru) {
+		if (!should_optimize(h, folio))
+			continue;
+		nr++;
+		pauses |= vmemmap_split_pauses(vmemmap_start(folio), vmemmap_end(h, folio));
+	}
 	if (!nr)
 		return;
-	if (!vmemmap_change_pauses() || (worth_a_pause && __ratelimit(&task_pauses)))
+	if (!pauses || (worth_a_pause && __ratelimit(&task_pauses)))
 		optimize_folios(h, folio_list);
 	else
 		atomic_long_add(nr, &not_optimized);

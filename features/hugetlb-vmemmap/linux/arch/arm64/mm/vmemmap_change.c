@@ -9,10 +9,10 @@
  * Paused: all other CPUs are paused; the entries are made invalid, the TLBs invalidated,
  * the new entries written. That works on every machine. One pause serves many entries.
  *
- * Seamless: no change of an entry needs break-before-make. A new output address does not
- * if both the old and the new entry are read-only and the memory at both addresses has the
- * same contents. So each change is made in two steps, with the TLBs invalidated after
- * each:
+ * Seamless, the default: no change of an entry needs break-before-make. A new output
+ * address does not if both the old and the new entry are read-only and the memory at both
+ * addresses has the same contents. That is so on every CPU, whatever its BBM level. So each
+ * change is made in two steps, with the TLBs invalidated after each:
  *
  *	shared		read-write, own page	-> read-only, own page	-> read-only, shared
  *	given back	read-only, shared	-> read-only, own page	-> read-write, own page
@@ -203,8 +203,10 @@ struct split {
 /* So many blocks are split together: the vmemmap of 32 GiB with 4K pages. */
 #define MAX_SPLITS	256
 
-/* Protected by split_lock. */
+/* Protected by split_lock: what vmemmap_split_add() was told, and whether it failed. */
 static struct split splits[MAX_SPLITS];
+static unsigned int nr_splits;
+static int split_error;
 
 static __always_inline void write_pmd(void *entries, unsigned int i, bool valid)
 {
@@ -281,6 +283,21 @@ static int install_splits(unsigned int nr)
 	return 0;
 }
 
+/*
+ * Was the split of a block prepared already? Several folios have their vmemmap in one block,
+ * but are named one after the other, in whichever order they were allocated.
+ */
+static bool is_prepared(const pmd_t *pmdp)
+{
+	unsigned int i;
+
+	for (i = 0; i < nr_splits; i++)
+		if (splits[i].pmd == pmdp)
+			return true;
+
+	return false;
+}
+
 /* Prepare the split of a block. */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {
@@ -306,36 +323,99 @@ static int prepare_split(struct split *split, pmd_t *pmdp)
 }
 
 /**
+ * vmemmap_split_begin() - begin to have parts of the vmemmap consist of pages
+ *
+ * The parts are named with vmemmap_split_add(), and are split together by
+ * vmemmap_split_end(): if CPUs have to be paused, once for 32 GiB of memory.
+ *
+ * Context: process context, may sleep. Nobody else splits until vmemmap_split_end().
+ */
+void vmemmap_split_begin(void)
+{
+	mutex_lock(&split_lock);
+	nr_splits = 0;
+	split_error = 0;
+}
+
+/**
+ * vmemmap_split_add() - name a part of the vmemmap that shall consist of pages
+ * @start: its first address
+ * @end: the address after its last
+ *
+ * Context: between vmemmap_split_begin() and vmemmap_split_end(), whose context it has. The
+ *	    memory that the part is about is not removed until then. After an error, which
+ *	    vmemmap_split_end() returns, nothing more is split.
+ */
+void vmemmap_split_add(unsigned long start, unsigned long end)
+{
+	unsigned long addr;
+
+	lockdep_assert_held(&split_lock);
+	for (addr = start; addr < end && !split_error; addr = pmd_addr_end(addr, end)) {
+		pmd_t *pmdp = pmd_off_k(addr);
+
+		if (!pmd_leaf(READ_ONCE(*pmdp)) || is_prepared(pmdp))
+			continue;
+		split_error = prepare_split(&splits[nr_splits], pmdp);
+		if (!split_error && ++nr_splits == MAX_SPLITS) {
+			split_error = install_splits(nr_splits);
+			nr_splits = 0;
+		}
+	}
+}
+
+/**
+ * vmemmap_split_end() - split the parts of the vmemmap that were named
+ *
+ * Context: as vmemmap_split_begin(), whose counterpart it is.
+ * Return: 0; -ENOMEM if there was no memory for a table, -EBUSY if CPUs have to be paused
+ *	   and cannot be. Then some blocks may have been split.
+ */
+int vmemmap_split_end(void)
+{
+	int ret = install_splits(nr_splits) ?: split_error;
+
+	mutex_unlock(&split_lock);
+
+	return ret;
+}
+
+/**
  * vmemmap_split() - have a part of the vmemmap consist of pages
  * @start: its first address
  * @end: the address after its last
  *
  * Context: process context, may sleep. The memory is not removed meanwhile.
- * Return: 0; -ENOMEM if there is no memory for a table, -EBUSY if CPUs have to be paused
- *	   and cannot be. Then some blocks may have been split.
+ * Return: as vmemmap_split_end().
  */
 int vmemmap_split(unsigned long start, unsigned long end)
 {
+	vmemmap_split_begin();
+	vmemmap_split_add(start, end);
+
+	return vmemmap_split_end();
+}
+
+/**
+ * vmemmap_split_pauses() - would CPUs be paused to split a part of the vmemmap?
+ * @start: its first address
+ * @end: the address after its last
+ *
+ * Somebody else may split it meanwhile. It is never put together again.
+ *
+ * Context: any. The memory is not removed meanwhile.
+ */
+bool vmemmap_split_pauses(unsigned long start, unsigned long end)
+{
 	unsigned long addr;
-	unsigned int nr = 0;
-	int ret = 0;
 
-	mutex_lock(&split_lock);
-	for (addr = start; addr < end && !ret; addr = pmd_addr_end(addr, end)) {
-		pmd_t *pmdp = pmd_off_k(addr);
+	if (system_supports_bbml2_noabort())
+		return false;
+	for (addr = start; addr < end; addr = pmd_addr_end(addr, end))
+		if (pmd_leaf(READ_ONCE(*pmd_off_k(addr))))
+			return true;
 
-		if (!pmd_leaf(READ_ONCE(*pmdp)))
-			continue;
-		ret = prepare_split(&splits[nr], pmdp);
-		if (!ret && ++nr == MAX_SPLITS) {
-			ret = install_splits(nr);
-			nr = 0;
-		}
-	}
-	ret = install_splits(nr) ?: ret;
-	mutex_unlock(&split_lock);
-
-	return ret;
+	return false;
 }
 
 /* The mode */
@@ -364,20 +444,17 @@ early_param("hugetlb_vmemmap", parse_mode);
  */
 void __init vmemmap_choose_change_mode(void)
 {
-	bool bbml2 = system_supports_bbml2_noabort();
-
+	vmemmap_change_mode = VMEMMAP_CHANGE_SEAMLESS;
 	if (wanted_mode != MODE_AUTO) {
-		vmemmap_change_mode = wanted_mode == MODE_PAUSE ? VMEMMAP_CHANGE_PAUSE :
-								  VMEMMAP_CHANGE_SEAMLESS;
+		if (wanted_mode == MODE_PAUSE)
+			vmemmap_change_mode = VMEMMAP_CHANGE_PAUSE;
 		reason = "asked for with hugetlb_vmemmap=";
-	} else if (bbml2) {
-		vmemmap_change_mode = VMEMMAP_CHANGE_SEAMLESS;
+	} else if (system_supports_bbml2_noabort()) {
 		reason = "BBM level 2 without aborts";
 	} else {
-		vmemmap_change_mode = VMEMMAP_CHANGE_PAUSE;
-		reason = IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) ?
-			 "not all CPUs are known to have BBM level 2 without aborts" :
-			 "this kernel does not look for BBM level 2";
+		reason = IS_ENABLED(CONFIG_ARM64_4K_PAGES) ?
+			 "CPUs are paused only to split a block, once" :
+			 "the vmemmap consists of pages";
 	}
 
 	pr_info("vmemmap optimization %s (%s)\n",

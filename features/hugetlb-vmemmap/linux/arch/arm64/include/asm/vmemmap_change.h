@@ -66,6 +66,10 @@ static inline unsigned int hugetlb_vmemmap_retained_pages(void)
 
 unsigned int vmemmap_remap(struct vmemmap_changes *changes);
 int vmemmap_split(unsigned long start, unsigned long end);
+void vmemmap_split_begin(void);
+void vmemmap_split_add(unsigned long start, unsigned long end);
+int vmemmap_split_end(void);
+bool vmemmap_split_pauses(unsigned long start, unsigned long end);
 
 #ifdef CONFIG_ARM64_HUGETLB_VMEMMAP
 void vmemmap_choose_change_mode(void);
