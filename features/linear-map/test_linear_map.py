@@ -77,7 +77,8 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
     assert mode(guest).startswith("blocks (split and folded back live")
     sizes = direct_map(guest)
     assert sizes["4k"] < 4 << 10
-    assert sizes["32M"] > 400 << 10
+    # Most of it: the image of a large kernel, which has permissions of its own, is in two of them.
+    assert sizes["32M"] > 350 << 10
 
 
 @pytest.mark.parametrize(
