@@ -31,7 +31,7 @@ from pagewright.machine import evidence
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import lacking, options_for
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import MachineOptions
+from pagewright.machine.options import MachineOptions, in_bytes
 from pagewright.results import ktap
 from pagewright.results.subtests import report
 
@@ -205,6 +205,21 @@ def _instead(name: str, chosen: str) -> str:
     pytest.skip(f"this is a test of {name} (--build)")
 
 
+# A guest of this much memory or more must not touch all of it.
+_LARGE = in_bytes("6G")
+
+
+def _sparing(build: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Have a large guest not clear memory for its own sake: the host may not have as much.
+
+    Debian's kernels clear what they allocate (init_on_alloc), hugepages before they are used.
+    """
+    memory = in_bytes(options.get("memory", "1G"))
+    if memory < _LARGE or not recipes.recipe(SPACE, build).debian:
+        return options
+    return options | {"append": f"init_on_alloc=0 {options.get('append', '')}".strip()}
+
+
 @pytest.fixture(scope="session")
 def boot_one(request: pytest.FixtureRequest, place: Machine | None) -> Boot:
     """Boot a machine until a stack closes, or return the place if the test can run there."""
@@ -212,7 +227,9 @@ def boot_one(request: pytest.FixtureRequest, place: Machine | None) -> Boot:
 
     def start(stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
         if place is None:
-            return stack.enter_context(boot(options_for(SPACE, _instead(name, chosen), **options)))
+            build = _instead(name, chosen)
+            options = _sparing(build, options)
+            return stack.enter_context(boot(options_for(SPACE, build, **options)))
         if reason := lacking(place, name, **options):
             pytest.skip(f"{reason} (--lg-env)")
         return place
