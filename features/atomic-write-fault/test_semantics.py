@@ -64,7 +64,7 @@ def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
 @pytest.mark.parametrize(
     ("build", "mte", "every"),
     [
-        ("checked-4k", "off", 97),
+        ("checked-4k", "off", 197),
         pytest.param("debug-4k", "off", 11, marks=pytest.mark.full),
         pytest.param("debug-4k", "on", 11, marks=pytest.mark.full),
     ],
