@@ -3,16 +3,17 @@
 
 PAGEWRIGHT = bin/pagewright
 
-demo test test-full bench shell series refresh: setup
+demo test test-full bench report shell series refresh: setup
 setup:     ; @$(PAGEWRIGHT) setup
 demo:      ; @$(PAGEWRIGHT) demo
 test:      ; @$(PAGEWRIGHT) test
 test-full: ; @$(PAGEWRIGHT) test --full
 bench:     ; @$(PAGEWRIGHT) bench
+report:    ; @$(PAGEWRIGHT) report
 shell:     ; @$(PAGEWRIGHT) boot patched-4k
 series:    ; @$(PAGEWRIGHT) series
 refresh:   ; @$(PAGEWRIGHT) refresh
 clean:     ; @rm -rf out && echo "removed out/; bin/pagewright clean --cache removes what clones share"
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-full bench shell series refresh clean setup
+.PHONY: demo test test-full bench report shell series refresh clean setup

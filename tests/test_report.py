@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from pagewright.host.errors import PagewrightError
-from pagewright.results import report
+from pagewright.results import pages, plots, report
 from pagewright.results.experiment import Side
 from pagewright.results.figures import Figure, Report
 from pagewright.results.statistics import difference
@@ -112,18 +112,18 @@ def test_json_holds_what_is_needed_to_repeat(sample):
 
 
 def test_html_is_complete_and_escaped(sample):
-    page = report.to_html(sample)
+    page = pages.to_html(sample)
     assert "A &lt;title&gt;" in page
     assert page.count("<svg") == 2
     assert not re.search(r"<(script|link|img)\b|@import", page)
 
 
 def test_plot_draws_the_selection_and_the_same_twice(sample):
-    assert report.plot(sample, "^faults: ldadd") == report.plot(sample, "^faults: ldadd")
+    assert plots.plot(sample, "^faults: ldadd") == plots.plot(sample, "^faults: ldadd")
     with pytest.raises(PagewrightError, match="one unit"):
-        report.plot(sample, "ldadd")
+        plots.plot(sample, "ldadd")
     with pytest.raises(PagewrightError, match="0 figures"):
-        report.plot(sample, "nothing")
+        plots.plot(sample, "nothing")
 
 
 def test_tables_have_columns_of_their_own(sample):
@@ -133,6 +133,6 @@ def test_tables_have_columns_of_their_own(sample):
     assert "third" not in first
     assert "third" in other
     # The heads of its column and of its difference, and the plot's legend.
-    assert report.to_html(sample).count("third") >= 2
+    assert pages.to_html(sample).count("third") >= 2
     with pytest.raises(PagewrightError, match="same sides"):
-        report.plot(replace(sample, figures=[sample.figures[0], sample.figures[-1]]), "")
+        plots.plot(replace(sample, figures=[sample.figures[0], sample.figures[-1]]), "")

@@ -86,7 +86,7 @@ def bench(
     Every run is added to out/6.12/bench/NAME.jsonl as it ends; an earlier file is renamed.
     """
     from pagewright.results import experiment as catalogue
-    from pagewright.results import report
+    from pagewright.results import pages, plots, report
     from pagewright.results.plan import Choice
 
     space = workspace.find()
@@ -117,9 +117,9 @@ def bench(
         if json:
             json.write_text(figures.to_json())
         if html:
-            html.write_text(report.to_html(figures))
+            html.write_text(pages.to_html(figures))
         if svg:
-            svg.write_text(report.plot(figures, select))
+            svg.write_text(plots.plot(figures, select))
 
 
 def _show(experiment: Experiment, file: Path, choice: Choice) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,6 +70,7 @@ def write_tables(
     space: Workspace, lines: Sequence[str], reports: Sequence[Report]
 ) -> tuple[str, str]:
     """Write all figures to out/VERSION/demo.txt and demo.html, and return their paths."""
+    from pagewright.results import pages
     from pagewright.results import report as tables
 
     space.out.mkdir(parents=True, exist_ok=True)
@@ -81,6 +81,5 @@ def write_tables(
         for report in reports:
             tables.print_tables(report, console)
             console.print()
-    items = "".join(f"<li>{html.escape(line)}" for line in lines)
-    page.write_text(tables.page("Features off and on", f"<ul>{items}</ul>", *reports))
+    page.write_text(pages.page("Features off and on", lines, *reports))
     return str(text.relative_to(space.root)), str(page.relative_to(space.root))

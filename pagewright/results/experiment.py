@@ -102,6 +102,31 @@ class Quantity:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What others have measured of the same idea, and which figure of ours stands beside it.
+
+    Attributes:
+        what: what was measured.
+        figure: the figure, in words, as it was published.
+        where: the machine and the kernel that it was measured on.
+        group: the table of our figure; empty if we have none.
+        name: its row.
+        side: the label of the side that is compared.
+        reference: the label of the side that it is compared with.
+        remark: why the two differ or cannot be compared, or why there is none of ours.
+    """
+
+    what: str
+    figure: str
+    where: str
+    group: str = ""
+    name: str = ""
+    side: str = "patched"
+    reference: str = "base"
+    remark: str = ""
+
+
+@dataclass(frozen=True)
 class Experiment:
     """What the file of an experiment defines.
 
@@ -117,6 +142,9 @@ class Experiment:
             have it; in others, and if it is empty, that is the first column.
         summary: sums up in a line what the feature changes, off and on, as `pagewright demo`
             prints it; made of the quick runs of the parts without sides of their own.
+        published: what others have measured, for the page of `pagewright report`.
+        limits: what these figures cannot say, a sentence or two each, for the same page, which
+            says what holds for every experiment by itself.
     """
 
     name: str
@@ -127,6 +155,8 @@ class Experiment:
     columns: Sequence[str] = ()
     yardstick: str = ""
     summary: Callable[[Means], str] | None = None
+    published: Sequence[Published] = ()
+    limits: Sequence[str] = ()
 
 
 def parse_values(text: str) -> Values:
@@ -151,21 +181,36 @@ def experiments(space: Workspace) -> list[str]:
     return list(_files(space))
 
 
+def table_template(space: Workspace, name: str) -> Path:
+    """Return the template of an experiment's table in README.md, which need not exist.
+
+    Raises:
+        MeasureError: there is no such experiment.
+    """
+    return _file(space, name).with_suffix(".md.j2")
+
+
 def load(space: Workspace, name: str) -> Experiment:
     """Load an experiment of a feature by its name.
 
     Raises:
         MeasureError: there is none of that name.
     """
-    file = _files(space).get(name)
-    if file is None:
-        names = ", ".join(_files(space))
-        raise MeasureError(f"there is no experiment {name!r}", f"the experiments are: {names}")
+    file = _file(space, name)
     space.make_importable()
     experiment = _module(file).EXPERIMENT
     if not isinstance(experiment, Experiment):
         raise MeasureError(f"{file.name} does not define an Experiment named EXPERIMENT")
     return experiment
+
+
+def _file(space: Workspace, name: str) -> Path:
+    """Return the file of an experiment."""
+    files = _files(space)
+    if name not in files:
+        names = ", ".join(files)
+        raise MeasureError(f"there is no experiment {name!r}", f"the experiments are: {names}")
+    return files[name]
 
 
 def _files(space: Workspace) -> dict[str, Path]:

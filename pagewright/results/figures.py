@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import mean, median
+from typing import Any
 
 from pagewright.host.errors import MeasureError
 from pagewright.results.experiment import Experiment, Side
@@ -51,6 +52,8 @@ class Report:
         sides: what was compared.
         yardstick: the side that others are compared with, where a table has it.
         figures: table by table.
+        parts: by the name of a part, the labels of the sides that it was run on.
+        time: when the last run ended, in UTC.
     """
 
     experiment: str
@@ -65,6 +68,21 @@ class Report:
     sides: list[Side]
     yardstick: str = ""
     figures: list[Figure] = field(default_factory=list)
+    parts: dict[str, list[str]] = field(default_factory=dict)
+    time: str = ""
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Report:
+        """Make a report of what `asdict` made of one."""
+        parsed = {
+            "sides": [Side(**side) for side in data["sides"]],
+            "figures": [Figure(**figure) for figure in data["figures"]],
+        }
+        return cls(**{**data, **parsed})
+
+    def find(self, group: str, name: str) -> Figure | None:
+        """Return a figure by its table and its row, if there is one."""
+        return next((f for f in self.figures if (f.group, f.name) == (group, name)), None)
 
     def to_json(self) -> str:
         """Return the report as JSON, with every run's number and the means."""
@@ -100,7 +118,19 @@ def report(experiment: Experiment, entries: Sequence[Entry], command: str) -> Re
         [sides[label] for label in labels],
         experiment.yardstick,
         _figures(experiment, entries, labels),
+        _parts(entries),
+        max((entry.time for entry in entries), default=""),
     )
+
+
+def _parts(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """Return the labels of the sides that each part was run on."""
+    parts: dict[str, list[str]] = {}
+    for entry in entries:
+        labels = parts.setdefault(entry.part, [])
+        if entry.side.label not in labels:
+            labels.append(entry.side.label)
+    return parts
 
 
 def _figures(experiment: Experiment, entries: Sequence[Entry], labels: list[str]) -> list[Figure]:

@@ -1,10 +1,7 @@
-"""Figures -> a table in the terminal, or a page of HTML with plots."""
+"""Figures -> tables as text, and in the terminal."""
 
 from __future__ import annotations
 
-import html
-import io
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,14 +9,13 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from pagewright.host.errors import MeasureError
 from pagewright.results.figures import Figure, Report
 from pagewright.results.statistics import difference
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table as text: what the terminal and the page of HTML show.
+    """A table as text: what the terminal and pages of HTML show.
 
     Attributes:
         title: the group of its figures.
@@ -127,85 +123,3 @@ def print_tables(report: Report, console: Console) -> None:
             table.add_row(*row)
         console.print(table)
     console.print(origin(report), highlight=False, soft_wrap=True)
-
-
-def plot(report: Report, selection: str) -> str:
-    """Draw the figures whose "group: name" matches a regular expression, as SVG.
-
-    Raises:
-        MeasureError: there is none, or they do not count the same.
-    """
-    chosen = [f for f in report.figures if re.search(selection, f"{f.group}: {f.name}")]
-    if len({(f.unit, *f.values) for f in chosen}) != 1:
-        raise MeasureError(
-            f"{len(chosen)} figures match {selection!r}; a plot needs one unit, and the same sides",
-            "some names: " + "; ".join(f"{f.group}: {f.name}" for f in report.figures[:5]),
-        )
-    return _plot(chosen)
-
-
-def _plot(figures: list[Figure]) -> str:
-    """Draw figures of one unit as a bar chart and return it as SVG."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    # The same figures give the same file.
-    matplotlib.rcParams["svg.hashsalt"] = "figures"
-    from matplotlib import pyplot
-
-    picture, axes = pyplot.subplots(figsize=(8, 0.5 + 0.35 * len(figures)))
-    labels = list(dict.fromkeys(label for figure in figures for label in figure.values))
-    width = 0.8 / len(labels)
-    for index, label in enumerate(labels):
-        offsets = [row + index * width for row in range(len(figures))]
-        axes.barh(offsets, [f.values.get(label, 0) for f in figures], height=width, label=label)
-    axes.set_yticks([row + 0.4 - width / 2 for row in range(len(figures))])
-    axes.set_yticklabels([f.name for f in figures])
-    axes.set_xlabel(figures[0].unit)
-    axes.invert_yaxis()
-    axes.legend()
-    picture.tight_layout()
-    drawing = io.StringIO()
-    picture.savefig(drawing, format="svg", metadata={"Date": None})
-    pyplot.close(picture)
-    # Without the XML declaration and document type it can stand in a page, too.
-    return drawing.getvalue().split("-//W3C//DTD", 1)[-1].split(">", 1)[-1].lstrip()
-
-
-def to_html(report: Report) -> str:
-    """Return a report as a page of HTML, complete in itself."""
-    return page(report.title, "", report)
-
-
-def page(title: str, intro: str, *reports: Report) -> str:
-    """Return a page of HTML, complete in itself, with the tables and plots of some reports.
-
-    Args:
-        title: its title.
-        intro: HTML that stands above the tables.
-        reports: what is shown.
-    """
-    parts = [
-        "<!doctype html><meta charset=utf-8>",
-        f"<title>{html.escape(title)}</title>",
-        "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}"
-        "td,th{padding:.2em .8em;text-align:right}td:first-child{text-align:left}</style>",
-        f"<h1>{html.escape(title)}</h1>{intro}",
-    ]
-    for report in reports:
-        if len(reports) > 1:
-            parts.append(f"<h2>{html.escape(f'{report.feature}: {report.title}')}</h2>")
-        parts.append(f"<p>{html.escape(origin(report))}</p>")
-        parts += [_sheet_as_html(sheet) for sheet in sheets(report)]
-    return "\n".join(parts) + "\n"
-
-
-def _sheet_as_html(sheet: Sheet) -> str:
-    """Return a table as HTML, with a plot for each unit."""
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in sheet.heads)
-    lines = [f"<h3>{html.escape(sheet.title)}</h3><table><tr>{heads}</tr>"]
-    for row in sheet.rows:
-        lines.append(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>")
-    lines.append("</table>")
-    lines += [_plot(list(same)) for _, same in groupby(sheet.figures, lambda f: f.unit)]
-    return "\n".join(lines)

@@ -61,4 +61,5 @@ EXPERIMENT = Experiment(
     title="What HVO frees of each size of hugepage",
     parts=parts,
     quantities=quantities,
+    limits=("These are bytes, and the same on hardware with base pages of that size.",),
 )

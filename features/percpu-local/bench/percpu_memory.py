@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pagewright.results.experiment import Experiment, Part, Quantity, Side, Values, Work
+from pagewright.results.experiment import Experiment, Part, Published, Quantity, Side, Values, Work
 
 OFF = Side("off", "patched-4k", "percpu_local_map=0")
 PATCHED = Side("patched", "patched-4k")
@@ -117,10 +117,36 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
             yield Quantity(f"size of the kernel, {which}", TEXTS[key], "bytes", int(size))
 
 
+WHERE = "AmpereOne, 160 cores, Linux 7.1-rc1"
+AT_160 = "memory of a machine with 160 CPUs"
+PUBLISHED = (
+    Published(
+        "virtual space with 10000 memcgs",
+        "2112 KiB more",
+        WHERE,
+        AT_160,
+        "VmallocUsed with the memcgs",
+        reference="off",
+    ),
+    Published(
+        "tables of the CPUs",
+        "a few MiB",
+        WHERE,
+        AT_160,
+        "tables after boot",
+        reference="off",
+    ),
+)
+
 EXPERIMENT = Experiment(
     name="percpu-memory",
     feature="percpu-local",
     title="What per-CPU page tables take: memory, virtual space, and text",
     parts=parts,
     quantities=quantities,
+    published=PUBLISHED,
+    limits=(
+        "These are bytes, and the same on hardware that has as much memory and as many CPUs. What "
+        "the memory is worth to a program is another question.",
+    ),
 )

@@ -1,0 +1,54 @@
+"""The command report: all experiments on one page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pagewright.host import workspace
+from pagewright.host.files import replace_text
+from pagewright.host.progress import say
+from pagewright.host.repository import commit
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(report)
+
+
+def report(
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="also write the full figures to docs/figures.json and the tables of README.md",
+        ),
+    ] = False,
+) -> None:
+    """Write all experiments to a page, out/report/index.html: our figures beside published ones.
+
+    It runs nothing. The figures are those of `pagewright bench NAME --show`, and the recorded ones
+    of docs/figures.json where this clone has none.
+    """
+    from pagewright.results import pages
+    from pagewright.results import record as committed
+    from pagewright.results.chapters import chapters, measured_here
+    from pagewright.results.experiment import experiments, load
+
+    space = workspace.find()
+    recorded = committed.read(space)
+    if record:
+        found = {name: measured_here(space, load(space, name)) for name in experiments(space)}
+        # Small sizes are not what README.md tells of.
+        new = {name: one for name, one in found.items() if one and not one.quick}
+        for file in committed.write(space, {**recorded, **new}):
+            say(f"wrote {file.relative_to(space.root)}")
+        recorded = committed.read(space)
+    made = chapters(space, recorded)
+    page = space.root / "out" / "report" / "index.html"
+    replace_text(page, pages.experiments_page(made, f"commit {commit(space)}"))
+    width = max(len(chapter.experiment.name) for chapter in made)
+    for chapter in made:
+        print(f"{chapter.experiment.name:{width}}  {chapter.status}")
+    print(page.relative_to(space.root))

@@ -1,0 +1,71 @@
+"""What is known of every experiment: from this clone's journals, and from what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pagewright.host.workspace import Workspace
+from pagewright.results import measure
+from pagewright.results.experiment import Experiment, base_and_patched, experiments, load
+from pagewright.results.figures import Report
+from pagewright.results.journal import Journal
+from pagewright.results.pages import Chapter, Shown
+from pagewright.results.plan import Choice, plan
+
+HERE, RECORDED = "measured in this clone", "recorded in docs/figures.json"
+
+
+def chapters(space: Workspace, recorded: Mapping[str, Report]) -> list[Chapter]:
+    """Return what is known of each experiment, those that were not run included.
+
+    Raises:
+        MeasureError: a journal cannot be read.
+    """
+    return [_chapter(space, load(space, name), recorded) for name in experiments(space)]
+
+
+def measured_here(space: Workspace, experiment: Experiment) -> Report | None:
+    """Return the figures of this clone's journal of an experiment, if it has runs."""
+    file = space.out / "bench" / f"{experiment.name}.jsonl"
+    if not Journal(file).entries:
+        return None
+    return measure.shown(experiment, file, base_and_patched(), Choice())
+
+
+def _chapter(space: Workspace, experiment: Experiment, recorded: Mapping[str, Report]) -> Chapter:
+    here = measured_here(space, experiment)
+    shown = [Shown(HERE, here)] if here else []
+    # Quick runs are of small sizes: the recorded figures say what the full ones are.
+    if experiment.name in recorded and (not here or here.quick):
+        shown.append(Shown(RECORDED, recorded[experiment.name]))
+    full = next((one.report for one in shown if not one.report.quick), None)
+    missing = _missing(experiment, full)
+    return Chapter(experiment, _status(shown, missing), shown, missing)
+
+
+def _missing(experiment: Experiment, full: Report | None) -> dict[str, str]:
+    """Return the commands that measure in full what is not measured, by what that is."""
+    wanted: dict[str, list[str]] = {}
+    for run in plan(experiment, base_and_patched(), Choice()):
+        labels = wanted.setdefault(run.part.name, [])
+        if run.side.label not in labels:
+            labels.append(run.side.label)
+    there = full.parts if full else {}
+    lacking = {
+        part: [label for label in labels if label not in there.get(part, ())]
+        for part, labels in wanted.items()
+    }
+    found = {}
+    for part in [name for name, labels in lacking.items() if labels]:
+        choice = Choice(parts=[part])
+        found[f"{part}: {'; '.join(lacking[part])}"] = f"{choice.command(experiment)} --resume"
+    return found
+
+
+def _status(shown: list[Shown], missing: dict[str, str]) -> str:
+    if not shown:
+        return "not run"
+    source = "measured" if shown[0].source == HERE else "recorded"
+    if all(one.report.quick for one in shown):
+        return f"{source}, small sizes"
+    return f"{source}, in part" if missing else source

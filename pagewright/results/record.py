@@ -1,0 +1,151 @@
+"""The figures that are committed: docs/figures.json, and the tables of README.md made of it.
+
+A journal stays in the clone that measured it. What is recorded of it is what `pagewright bench
+NAME --show` prints, with every run's number and what it was measured on, so that a reader who has
+measured nothing sees figures, and which commit they are of.
+
+An experiment whose figures are in README.md has a template beside it, bench/NAME.md.j2. It is
+rendered into README.md between two comments, so nobody has to copy a number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from jinja2.exceptions import TemplateError
+
+from pagewright.host.errors import MeasureError
+from pagewright.host.files import replace_text
+from pagewright.host.workspace import Workspace
+from pagewright.results.experiment import table_template
+from pagewright.results.figures import Figure, Report
+from pagewright.results.statistics import difference
+
+_BEGIN = "<!-- figures of {name}: `pagewright report --record` writes this table -->"
+_END = "<!-- end of figures -->"
+_BLOCK = re.compile(
+    _BEGIN.replace("{name}", "(?P<name>[a-z-]+)") + r"\n(?P<text>.*?)" + _END, re.DOTALL
+)
+
+
+def path(space: Workspace) -> Path:
+    """Return the file of the committed figures."""
+    return space.root / "docs" / "figures.json"
+
+
+def read(space: Workspace) -> dict[str, Report]:
+    """Return what is recorded, by the names of experiments; nothing if there is no file.
+
+    Raises:
+        MeasureError: the file is not one that `write` has written.
+    """
+    file = path(space)
+    if not file.exists():
+        return {}
+    try:
+        return {name: Report.read(data) for name, data in json.loads(file.read_text()).items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MeasureError(
+            f"{file} does not have recorded figures: {error!r}",
+            f"`git checkout {file.relative_to(space.root)}` brings it back",
+        ) from error
+
+
+def write(space: Workspace, reports: dict[str, Report]) -> list[Path]:
+    """Record figures, and write the tables of README.md anew; return the files that changed.
+
+    Nothing is written if a table cannot be made.
+
+    Args:
+        space: the repository.
+        reports: all that is to be recorded, by the names of experiments.
+
+    Raises:
+        MeasureError: a template asks for a figure that is not there.
+    """
+    readme = space.root / "README.md"
+    data = {name: asdict(report) for name, report in sorted(reports.items())}
+    texts = {
+        path(space): json.dumps(data, indent=1) + "\n",
+        readme: with_tables(space, readme.read_text(), reports),
+    }
+    changed = [file for file, text in texts.items() if not _has(file, text)]
+    for file in changed:
+        replace_text(file, texts[file])
+    return changed
+
+
+def _has(file: Path, text: str) -> bool:
+    return file.exists() and file.read_text() == text
+
+
+def with_tables(space: Workspace, document: str, reports: dict[str, Report]) -> str:
+    """Return a document with its tables made anew of recorded figures.
+
+    Raises:
+        MeasureError: a table's figures are not recorded, or its template fails.
+    """
+
+    def rendered(block: re.Match[str]) -> str:
+        name = block["name"]
+        if name not in reports:
+            raise MeasureError(
+                f"README.md has a table of {name}, whose figures are not recorded",
+                f"`pagewright bench {name}`, then `pagewright report --record`",
+            )
+        return f"{_BEGIN.format(name=name)}\n{table(space, reports[name])}{_END}"
+
+    return _BLOCK.sub(rendered, document)
+
+
+def tables_in(document: str) -> list[str]:
+    """Return the names of the experiments whose tables a document has."""
+    return [block["name"] for block in _BLOCK.finditer(document)]
+
+
+def table(space: Workspace, report: Report) -> str:
+    """Render the template of an experiment's table.
+
+    Raises:
+        MeasureError: there is no template, or it asks for a figure that is not there.
+    """
+    file = table_template(space, report.experiment)
+
+    def figure(group: str, name: str) -> Figure:
+        found = report.find(group, name)
+        if found is None:
+            raise MeasureError(
+                f"{file.name} asks for {name!r} of {group!r}, which was not measured",
+                f"`pagewright bench {report.experiment} --resume` measures what is missing",
+            )
+        return found
+
+    # What is made is Markdown, in which nothing is to be escaped.
+    environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    environment.filters |= {"short": short}
+    try:
+        template = environment.from_string(file.read_text())
+        return template.render(report=report, figure=figure, percent=percent)
+    except (OSError, TemplateError, LookupError, TypeError) as error:
+        raise MeasureError(
+            f"the table of {report.experiment} cannot be made: {error}",
+            f"it is made by {file}",
+        ) from error
+
+
+def short(value: float) -> str:
+    """Write a number with four digits or so, which is enough to compare."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
+
+
+def percent(figure: Figure, side: str, reference: str) -> str:
+    """Say how a side differs from another one, in percent, with the standard error."""
+    found = difference(figure.runs[side], figure.runs[reference])
+    if found.percent is None:
+        return ""
+    error = f"{found.percent_error or 0:.1f}"
+    return f"{found.percent:+.1f}{f' ± {error}' if error != '0.0' else ''} %"
