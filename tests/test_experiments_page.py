@@ -1,0 +1,299 @@
+"""The page of all experiments, and the recorded figures that README.md is made of."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import asdict, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pagewright.cli.main import app
+from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
+from pagewright.host.workspace import Workspace
+from pagewright.results import chapters, pages, plots, record
+from pagewright.results.experiment import base_and_patched, experiments, load
+from pagewright.results.figures import Figure
+from pagewright.results.journal import Conditions, Entry, Journal
+from pagewright.results.plan import Choice, plan
+
+SPACE = workspace.find()
+BROWSER_OPTIONS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+    *("--allow-file-access-from-files", "--enable-logging=stderr"),
+)
+# An experiment of two parts; what its guests print is written into a journal below.
+SAMPLE = """
+from pagewright.results.experiment import Experiment, Part, Published, Quantity, Work
+
+WORKS = [Work("touch", "true")]
+EXPERIMENT = Experiment(
+    "sample",
+    "one <feature>",
+    "What a sample costs",
+    lambda quick: [Part("small", {"smp": 2}, WORKS), Part("wide", {}, WORKS)],
+    lambda side, work, values: [Quantity("counts", work, "faults", int(values["n"]))],
+    published=[
+        Published("touching", "half", "a server", "counts", "touch"),
+        Published("time", "-1 %", "a server", remark="Time is not counted."),
+    ],
+    limits=["What it costs in <time>."],
+)
+"""
+TABLE = """| faults | {{ figure("counts", "touch").values.base | short }} |
+{{ percent(figure("counts", "touch"), "patched", "base") }}
+"""
+README = """# Title
+
+<!-- figures of sample: `pagewright report --record` writes this table -->
+<!-- end of figures -->
+
+Text.
+"""
+
+
+class Outline(HTMLParser):
+    """Checks that elements are closed in order, and collects anchors and what is loaded."""
+
+    EMPTY = ("meta", "link", "br", "img", "hr", "input")
+
+    def __init__(self) -> None:
+        """Begin without an open element."""
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.anchors: set[str] = set()
+        self.targets: set[str] = set()
+
+    def handle_starttag(self, tag, attrs):
+        """Note an element."""
+        self.tags.add(tag)
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+        values = dict(attrs)
+        self.anchors |= {values["id"]} if "id" in values else set()
+        self.targets |= {value for name, value in attrs if name in ("href", "src") and value}
+
+    def handle_startendtag(self, tag, attrs):
+        """Note an element that SVG closes at once."""
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        """Compare with the element that is open."""
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch):
+    """Save the seconds that a drawing takes where nobody looks at it."""
+    monkeypatch.setattr(plots, "bars", lambda figures: "<svg></svg>")
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Workspace:
+    """Return a repository that has nothing but one experiment, a table of it, and a README.md."""
+    made = Workspace(tmp_path, tmp_path / "cache")
+    for name, text in (
+        ("bench/sample.py", SAMPLE),
+        ("bench/sample.md.j2", TABLE),
+        ("README.md", README),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "docs").mkdir()
+    return made
+
+
+def measured(space: Workspace, part: str, quick: bool = False, runs: int = 2) -> None:
+    """Write the journal of a bench of one part."""
+    journal = Journal(space.out / "bench" / "sample.jsonl")
+    conditions = Conditions("6.12.1-1", "", "", "QEMU 10", "", "")
+    for number in range(1, runs + 1):
+        for side in base_and_patched():
+            n = {"base": 1000, "patched": 500}[side.label] + number
+            works = {"touch": [{"n": str(n)}]}
+            entry = Entry(
+                "sample", part, side, number, quick, conditions, {"smp": 2}, "abc", "2026", works
+            )
+            journal.append(entry, {})
+
+
+def page_of(space: Workspace) -> str:
+    return pages.experiments_page(chapters.chapters(space, record.read(space)), "commit abc")
+
+
+def test_what_was_not_run_is_there_with_its_command(space):
+    [chapter] = chapters.chapters(space, {})
+    assert (chapter.status, chapter.shown) == ("not run", [])
+    assert chapter.missing == {
+        "small: base; patched": "pagewright bench sample --part small --resume",
+        "wide: base; patched": "pagewright bench sample --part wide --resume",
+    }
+    page = page_of(space)
+    assert "not run" in page
+    assert "pagewright bench sample --part wide --resume" in page
+    assert "not measured yet" in page
+
+
+def test_a_figure_stands_beside_the_published_one(space):
+    measured(space, "small")
+    page = re.sub(r"\s+", " ", page_of(space))
+    # sqrt(0.5 / 2 + 0.5 / 2)
+    difference = "-500 ± 0.71"
+    assert re.search(rf'data-head="published">half</td>.*data-head="here">{difference}', page)
+    assert 'data-head="here">none</td> <td>Time is not counted.' in page
+    assert "measured, in part" in page
+    assert "--part small --resume" not in page
+    assert "--part wide --resume" in page
+    assert "2 boots of each side" in page
+    for words in ("linux 6.12.1-1", "QEMU 10", "smp=2", "abc, 2026", "What it costs in &lt;time"):
+        assert words in page
+
+
+def test_the_page_is_complete_in_itself_and_well_formed(space, monkeypatch):
+    monkeypatch.undo()
+    measured(space, "small")
+    page = page_of(space)
+    outline = Outline()
+    outline.feed(page.replace("<!doctype html>", ""))
+    assert outline.open == []
+    assert {"table", "svg", "details"} <= outline.tags
+    assert not outline.tags & {"script", "link", "img", "iframe", "object"}
+    assert "one &lt;feature&gt;" in page
+    # Links lead to places in the page, and no style loads anything.
+    assert {t for t in outline.targets if not t.startswith("#")} == set()
+    assert {t[1:] for t in outline.targets} <= outline.anchors
+    assert not re.search(r"url\((?!#)|@import", page)
+
+
+def test_what_this_clone_has_not_measured_comes_from_the_record(space):
+    measured(space, "small")
+    report = chapters.measured_here(space, load(space, "sample"))
+    assert report
+    record.write(space, {"sample": report})
+    (space.out / "bench" / "sample.jsonl").unlink()
+    [chapter] = chapters.chapters(space, record.read(space))
+    assert chapter.status == "recorded, in part"
+    assert chapter.shown[0].report == report
+    # Quick runs stand before what is recorded, and do not take its place.
+    measured(space, "small", quick=True, runs=1)
+    [chapter] = chapters.chapters(space, record.read(space))
+    assert [one.report.quick for one in chapter.shown] == [True, False]
+    assert "small sizes" in chapter.beside(chapter.experiment.published[0])
+
+
+def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
+    monkeypatch.setattr(workspace, "find", lambda: space)
+    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+    measured(space, "small")
+    done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "sample  measured, in part" in done.stdout
+    assert (space.root / "out" / "report" / "index.html").exists()
+    data = json.loads((space.root / "docs" / "figures.json").read_text())
+    figures = data["sample"]["figures"]
+    assert figures[0]["runs"] == {"base": [1001.0, 1002.0], "patched": [501.0, 502.0]}
+    readme = (space.root / "README.md").read_text()
+    assert "table -->\n| faults | 1,002 |\n-49.9 ± 0.1 %\n<!-- end" in readme
+    assert readme.endswith("<!-- end of figures -->\n\nText.\n")
+    # A second time there is nothing to write; small sizes are never recorded.
+    shutil.rmtree(space.out / "bench")
+    measured(space, "wide", quick=True)
+    done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+    assert "wrote" not in done.output
+    assert (space.root / "README.md").read_text() == readme
+
+
+def test_a_table_that_cannot_be_made_changes_nothing(space):
+    measured(space, "small")
+    report = chapters.measured_here(space, load(space, "sample"))
+    assert report
+    report.figures = [Figure("other", "touch", "faults", {"base": [1.0]})]
+    with pytest.raises(PagewrightError, match="asks for 'touch' of 'counts'"):
+        record.write(space, {"sample": report})
+    assert not (space.root / "docs" / "figures.json").exists()
+    assert (space.root / "README.md").read_text() == README
+    with pytest.raises(PagewrightError, match="whose figures are not recorded"):
+        record.write(space, {})
+
+
+def test_a_damaged_record_is_one_clear_error(space):
+    for text in ("[]", "{", '{"sample": {"sides": []}}'):
+        record.path(space).write_text(text)
+        with pytest.raises(PagewrightError, match="does not have recorded figures"):
+            record.read(space)
+
+
+def test_the_tables_of_the_readme_are_those_of_the_recorded_figures():
+    readme = (SPACE.root / "README.md").read_text()
+    assert record.tables_in(readme)
+    assert record.with_tables(SPACE, readme, record.read(SPACE)) == readme
+    # And a figure that is changed by hand is noticed.
+    reports = record.read(SPACE)
+    name = record.tables_in(readme)[0]
+    first = reports[name].figures[0]
+    twice = {label: [2 * run for run in runs] for label, runs in first.runs.items()}
+    reports[name] = replace(
+        reports[name], figures=[replace(first, runs=twice), *reports[name].figures[1:]]
+    )
+    assert record.with_tables(SPACE, readme, reports) != readme
+
+
+def test_recorded_figures_are_in_full_of_a_known_commit_and_read_back():
+    for name, report in record.read(SPACE).items():
+        assert report.experiment == name
+        assert not report.quick
+        assert not report.commit.endswith("+"), f"{name} was measured with changes"
+        assert record.Report.read(json.loads(json.dumps(asdict(report)))) == report
+
+
+@pytest.mark.parametrize("name", experiments(SPACE))
+def test_published_figures_are_compared_with_sides_that_there_are(name):
+    experiment = load(SPACE, name)
+    labels = {run.side.label for run in plan(experiment, base_and_patched(), Choice())}
+    recorded = record.read(SPACE).get(name)
+    assert experiment.limits
+    for one in experiment.published:
+        if not one.group:
+            assert one.remark
+            continue
+        assert {one.side, one.reference} <= labels
+        if recorded and recorded.parts.keys() == {part.name for part in experiment.parts(False)}:
+            assert recorded.find(one.group, one.name), one
+
+
+@pytest.mark.full
+def test_a_browser_opens_the_page_without_an_error(space, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if not browser:
+        pytest.skip("there is no chromium; apt install chromium")
+    measured(space, "small")
+    file = tmp_path / "index.html"
+    file.write_text(page_of(space))
+    for width in (390, 1280):
+        # A window is at least 500 wide, so the phone is a frame. What is wider than its page
+        # would be cut off: the frame tells how wide it became.
+        frame = tmp_path / "frame.html"
+        frame.write_text(
+            f'<iframe src="index.html" style="width:{width}px;height:900px;border:0" onload="'
+            "document.title = this.contentDocument.documentElement.scrollWidth + ' wide'"
+            '"></iframe>'
+        )
+        done = subprocess.run(
+            [browser, *BROWSER_OPTIONS, frame.as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert "CONSOLE" not in done.stderr
+        found = re.search(r"<title>(\d+) wide</title>", done.stdout)
+        # A scroll bar takes a little of it.
+        assert found and width - 20 <= int(found[1]) <= width
