@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +21,12 @@ SPACE = workspace.find()
 DOCUMENTS = [
     SPACE.root / "README.md",
     *sorted((SPACE.root / "docs").glob("*.md")),
-    *sorted((SPACE.root / "features").glob("*/README.md")),
+    *sorted((SPACE.root / "features").glob("*/*.md")),
+    SPACE.root / "tools" / "README.md",
 ]
+TOOLS = SPACE.root / "tools"
+# Commands of tools/pagewright that the workbench does not have; both have a map.
+ON_SERVERS = ("status", "watch", "check", "advise", "export")
 # What goes to pytest.
 PYTEST_OPTIONS = ("-k", "-m", "-n", "-x", "-v", "--build", "--lg-env", "--junit-xml")
 
@@ -39,7 +45,7 @@ def typed(text: str, program: str) -> Iterator[list[str]]:
 
 def params() -> list[object]:
     return [
-        pytest.param(words, id=f"{file.relative_to(SPACE.root)}: {' '.join(words)}")
+        pytest.param(file, words, id=f"{file.relative_to(SPACE.root)}: {' '.join(words)}")
         for file in DOCUMENTS
         for words in typed(file.read_text(), "pagewright")
     ]
@@ -59,10 +65,18 @@ def known(command: str) -> list[str]:
     }.get(command, [])
 
 
-@pytest.mark.parametrize("words", params())
-def test_a_command_can_be_typed(words):
+@pytest.mark.parametrize(("file", "words"), params())
+def test_a_command_can_be_typed(file, words):
     if words and words[0] == "--debug":
         words = words[1:]
+    if words and (file.parent == TOOLS or words[0] in ON_SERVERS):
+        # The command of the same name that servers have.
+        known_to_it = subprocess.run(
+            [TOOLS / "pagewright", words[0], "--help"], capture_output=True, text=True, check=True
+        )
+        for word in words[1:]:
+            assert not word.startswith("-") or word in known_to_it.stdout
+        return
     if not words or words[0] == "COMMAND":
         return
     if words[0].startswith("-"):
@@ -96,9 +110,52 @@ def test_a_command_can_be_typed(words):
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(SPACE.root)))
 def test_links_lead_somewhere(file: Path):
     text = file.read_text()
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        if "://" not in target:
-            assert (file.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        if "://" in target:
+            continue
+        there = file.parent / target if target else file
+        assert there.exists(), target
+        if anchor:
+            assert anchor in anchors(there), f"{target}#{anchor}"
+
+
+def anchors(file: Path) -> list[str]:
+    """Return what the headings of a document are linked to by."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_every_feature_is_explained_with_a_picture():
+    for feature in SPACE.features():
+        text = (feature.path / "explained.md").read_text()
+        assert "](explained.svg)" in text
+        assert "](explained.md)" in (feature.path / "README.md").read_text()
+        picture = ElementTree.parse(feature.path / "explained.svg").getroot()
+        assert picture.find("{http://www.w3.org/2000/svg}title") is not None
+
+
+def test_every_document_can_be_found_from_the_readme():
+    found, todo = set(), [SPACE.root / "README.md"]
+    while todo:
+        file = todo.pop().resolve()
+        if file in found:
+            continue
+        found.add(file)
+        if file.suffix == ".md":
+            for target in re.findall(r"\]\(([^)#\s:]+)[#)]", file.read_text()):
+                todo.append(file.parent / target)
+    assert set(DOCUMENTS) <= found
+
+
+def test_the_page_on_porting_names_every_place_of_the_version():
+    text = (SPACE.root / "docs" / "porting.md").read_text()
+    version = re.escape(SPACE.version)
+    pattern = rf'"{version}"|"linux-\w+-{version}"'
+    files = (SPACE.root / "pagewright").rglob("*.py")
+    places = {f.relative_to(SPACE.root) for f in files if re.search(pattern, f.read_text())}
+    assert places
+    named = {Path(name) for name in re.findall(r"`(pagewright/[\w/]+\.py)`", text)}
+    assert named == places
 
 
 def test_targets_of_make_exist():

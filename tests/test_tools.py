@@ -937,3 +937,35 @@ def test_in_guests_with_other_kernels(machine, overlay, build):
     code, output = ask(guest, "check")
     assert code == 0, output
     assert ask(guest, "map")[0] == 0
+
+
+# --- the page that explains status ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["all-on", "cortex-a76", "unpatched", "x86"])
+def test_the_page_on_status_has_each_line_that_is_printed(tree, call, status, name):
+    text = (SPACE.root / "docs" / "status.md").read_text()
+    root = tree(name)
+    for feature in status(root)["features"]:
+        section = text.split(f"\n## {feature['name']}\n", 1)[1].split("\n## ", 1)[0]
+        assert f"| `{feature['state']}` |" in text
+        assert f"`{feature['mode']}`" in section or not feature["mode"]
+        for figure in feature["figures"]:
+            assert f"| {figure['words']} |" in section, figure["words"]
+    _, printed = call(root, "status")
+    labels = set(re.findall(r"^  (\w+):", printed, re.MULTILINE))
+    assert {"CPUs", "Memory", "Kernel", "Why"} <= labels
+    assert {label for label in labels if f"`{label}`" not in text} == set()
+
+
+def test_the_page_on_status_has_nothing_that_is_never_printed(status, tree):
+    text = (SPACE.root / "docs" / "status.md").read_text()
+    figures = [
+        figure["words"]
+        for name in ("all-on", "cortex-a76")
+        for feature in status(tree(name))["features"]
+        for figure in feature["figures"]
+    ]
+    tables = re.findall(r"\| figure \| meaning \|\n\| --- \| --- \|\n((?:\|.*\n)+)", text)
+    documented = re.findall(r"^\| (.+?) \|", "".join(tables), re.MULTILINE)
+    assert set(documented) == set(figures)
