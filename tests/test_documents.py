@@ -176,3 +176,21 @@ def test_every_test_of_these_finds_something():
     found = [words for file in using for words in typed(file.read_text(), "pagewright")]
     assert ["boot", "patched-4k", "--run", "uname -a"] in found
     assert len(found) > 40
+
+
+def all_typed(program: str) -> set[str]:
+    """Return the words of all commands of a program in all documents."""
+    texts = [file.read_text() for file in DOCUMENTS]
+    return {word for text in texts for words in typed(text, program) for word in words}
+
+
+def test_every_command_is_in_a_document():
+    assert {*COMMANDS.commands} <= all_typed("pagewright")
+
+
+def test_every_target_of_make_is_in_a_document():
+    makefile = (SPACE.root / "Makefile").read_text()
+    targets = set(re.findall(r"^([\w-]+):  *;", makefile, re.M))
+    assert "report" in targets
+    # setup is what all others begin with.
+    assert targets <= all_typed("make") | {"setup"}
