@@ -19,7 +19,7 @@ from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
 from pagewright.results import chapters, pages, plots, record
 from pagewright.results.experiment import base_and_patched, experiments, load
-from pagewright.results.figures import Figure
+from pagewright.results.figures import Figure, Report
 from pagewright.results.journal import Conditions, Entry, Journal
 from pagewright.results.plan import Choice, plan
 
@@ -219,8 +219,6 @@ def test_a_table_that_cannot_be_made_changes_nothing(space):
         record.write(space, {"sample": report})
     assert not (space.root / "docs" / "figures.json").exists()
     assert (space.root / "README.md").read_text() == README
-    with pytest.raises(PagewrightError, match="whose figures are not recorded"):
-        record.write(space, {})
 
 
 def test_a_damaged_record_is_one_clear_error(space):
@@ -233,16 +231,34 @@ def test_a_damaged_record_is_one_clear_error(space):
 def test_the_tables_of_the_readme_are_those_of_the_recorded_figures():
     readme = (SPACE.root / "README.md").read_text()
     assert record.tables_in(readme)
-    assert record.with_tables(SPACE, readme, record.read(SPACE)) == readme
-    # And a figure that is changed by hand is noticed.
     reports = record.read(SPACE)
-    name = record.tables_in(readme)[0]
+    assert record.with_tables(SPACE, readme, reports) == readme
+    # And a figure that is changed by hand is noticed.
+    name = next(name for name in record.tables_in(readme) if name in reports)
     first = reports[name].figures[0]
     twice = {label: [2 * run for run in runs] for label, runs in first.runs.items()}
     reports[name] = replace(
         reports[name], figures=[replace(first, runs=twice), *reports[name].figures[1:]]
     )
     assert record.with_tables(SPACE, readme, reports) != readme
+
+
+@pytest.mark.parametrize("name", record.tables_in((SPACE.root / "README.md").read_text()))
+def test_a_template_makes_the_table_that_the_readme_has(name, monkeypatch):
+    """Its words are the same, whatever the figures are."""
+    experiment = load(SPACE, name)
+    labels = [run.side.label for run in plan(experiment, base_and_patched(), Choice())]
+    runs = {label: [1.0] for label in labels}
+    made = Report(name, "", "", "", False, "", "", "", "", [])
+    monkeypatch.setattr(Report, "find", lambda self, group, row: Figure(group, row, "", runs))
+    readme = (SPACE.root / "README.md").read_text()
+    [block] = re.findall(rf"<!-- figures of {name}: .*?-->\n(.*?)<!-- end", readme, re.DOTALL)
+
+    def words(table: str) -> list[str]:
+        rows = [line for line in table.splitlines() if line.startswith("|")]
+        return [rows[0], *(row.split("|")[1] for row in rows)]
+
+    assert words(record.table(SPACE, made)) == words(block)
 
 
 def test_recorded_figures_are_in_full_of_a_known_commit_and_read_back():

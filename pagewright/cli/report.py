@@ -45,6 +45,9 @@ def report(
         for file in committed.write(space, {**recorded, **new}):
             say(f"wrote {file.relative_to(space.root)}")
         recorded = committed.read(space)
+        for name in committed.tables_in((space.root / "README.md").read_text()):
+            if name not in recorded:
+                say(f"the table of {name} stays as it is: `pagewright bench {name}` measures it")
     made = chapters(space, recorded)
     page = space.root / "out" / "report" / "index.html"
     replace_text(page, pages.experiments_page(made, f"commit {commit(space)}"))

@@ -123,6 +123,14 @@ def report(experiment: Experiment, entries: Sequence[Entry], command: str) -> Re
     )
 
 
+def runs_of(report: Report) -> str:
+    """Say of how many runs the figures of a report are, each side and figure by itself."""
+    numbers = {len(runs) for figure in report.figures for runs in figure.runs.values()} or {0}
+    least, most = min(numbers), max(numbers)
+    text = str(most) if least == most else f"{least} to {most}"
+    return f"{text} {'boot' if most == 1 else 'boots'} of each side"
+
+
 def _parts(entries: Sequence[Entry]) -> dict[str, list[str]]:
     """Return the labels of the sides that each part was run on."""
     parts: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from pagewright.results import plots, report
 from pagewright.results.experiment import Experiment, Published
-from pagewright.results.figures import Report
+from pagewright.results.figures import Report, runs_of
 
 
 @dataclass(frozen=True)
@@ -78,14 +78,6 @@ def _plots_of(sheet: report.Sheet) -> list[Markup]:
         Markup(plots.bars(list(same)))
         for _, same in groupby(sheet.figures, lambda figure: figure.unit)
     ]
-
-
-def runs_of(figures: Report) -> str:
-    """Say of how many runs the figures of a report are, each side and figure by itself."""
-    numbers = {len(runs) for figure in figures.figures for runs in figure.runs.values()} or {0}
-    least, most = min(numbers), max(numbers)
-    text = str(most) if least == most else f"{least} to {most}"
-    return f"{text} {'boot' if most == 1 else 'boots'} of each side"
 
 
 def to_html(figures: Report) -> str:

@@ -22,7 +22,7 @@ from pagewright.host.errors import MeasureError
 from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 from pagewright.results.experiment import table_template
-from pagewright.results.figures import Figure, Report
+from pagewright.results.figures import Figure, Report, runs_of
 from pagewright.results.statistics import difference
 
 _BEGIN = "<!-- figures of {name}: `pagewright report --record` writes this table -->"
@@ -86,17 +86,16 @@ def _has(file: Path, text: str) -> bool:
 def with_tables(space: Workspace, document: str, reports: dict[str, Report]) -> str:
     """Return a document with its tables made anew of recorded figures.
 
+    A table whose figures are not recorded stays as it is.
+
     Raises:
-        MeasureError: a table's figures are not recorded, or its template fails.
+        MeasureError: a template fails, or asks for a figure that was not measured.
     """
 
     def rendered(block: re.Match[str]) -> str:
         name = block["name"]
         if name not in reports:
-            raise MeasureError(
-                f"README.md has a table of {name}, whose figures are not recorded",
-                f"`pagewright bench {name}`, then `pagewright report --record`",
-            )
+            return block[0]
         return f"{_BEGIN.format(name=name)}\n{table(space, reports[name])}{_END}"
 
     return _BLOCK.sub(rendered, document)
@@ -129,12 +128,17 @@ def table(space: Workspace, report: Report) -> str:
     environment.filters |= {"short": short}
     try:
         template = environment.from_string(file.read_text())
-        return template.render(report=report, figure=figure, percent=percent)
+        return template.render(figure=figure, percent=percent, origin=origin(report))
     except (OSError, TemplateError, LookupError, TypeError) as error:
         raise MeasureError(
             f"the table of {report.experiment} cannot be made: {error}",
             f"it is made by {file}",
         ) from error
+
+
+def origin(report: Report) -> str:
+    """Say in a line how often figures were measured, and on what."""
+    return f"{runs_of(report)}, {report.emulator}, linux {report.kernel}, commit {report.commit}"
 
 
 def short(value: float) -> str:
