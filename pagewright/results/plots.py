@@ -18,10 +18,10 @@ from pagewright.results.report import number
 # can be told apart by colour-blind readers, too.
 _COLOURS = ("#b4bac4", "#2f6db3", "#d98324", "#3c8f5a", "#7a5aa6")
 # Inches. So narrow that the text can be read where the picture is shrunk to a phone's width.
-_WIDTH = 6.2
+_WIDTH = 4.6
 _BAR = 0.19
 # Characters of a row's name in a line.
-_NAME = 26
+_NAME = 22
 
 
 def plot(report: Report, selection: str) -> str:
@@ -69,18 +69,18 @@ def bars(figures: Sequence[Figure]) -> str:
                 xerr=[_error(figures[row].runs[label]) for row in rows],
                 error_kw={"elinewidth": 1, "ecolor": "#333333"},
             )
-            axes.bar_label(drawn, [f" {number(value)}" for value in values], fontsize=8)
+            axes.bar_label(drawn, [number(value) for value in values], fontsize=8, padding=3)
         axes.set_yticks([row * step + (len(labels) - 1) / 2 for row in range(len(figures))])
         axes.set_yticklabels([textwrap.fill(f.name, _NAME) for f in figures], fontsize=9)
         axes.tick_params(axis="x", labelsize=8)
         axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
         axes.xaxis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:,.12g}"))
-        axes.margins(x=0.16, y=0.01)
+        axes.margins(x=0.24, y=0.01)
         axes.set_xlim(left=min(0, axes.get_xlim()[0]) if _negative(figures) else 0)
         axes.set_xlabel(figures[0].unit, fontsize=9)
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)
-        picture.legend(loc="outside upper left", ncols=4, fontsize=9, frameon=False)
+        picture.legend(loc="outside upper left", ncols=3, fontsize=9, frameon=False)
         drawing = io.StringIO()
         picture.savefig(drawing, format="svg", metadata={"Date": None})
         pyplot.close(picture)
