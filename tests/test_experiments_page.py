@@ -17,7 +17,7 @@ from pagewright.cli.main import app
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
-from pagewright.results import chapters, pages, plots, record
+from pagewright.results import chapters, pages, plots, record, report
 from pagewright.results.experiment import base_and_patched, experiments, load
 from pagewright.results.figures import Figure, Report
 from pagewright.results.journal import Conditions, Entry, Journal
@@ -156,6 +156,16 @@ def test_a_figure_stands_beside_the_published_one(space):
         assert words in page
 
 
+def test_the_figures_are_those_that_bench_prints(space):
+    measured(space, "small")
+    shown = chapters.measured_here(space, load(space, "sample"))
+    assert shown
+    [sheet] = report.sheets(shown)
+    cells = "".join(f"<td>{cell}</td>" for cell in sheet.rows[0])
+    assert "1,002" in cells
+    assert f"<tr>{cells}</tr>" in page_of(space)
+
+
 def test_the_page_is_complete_in_itself_and_well_formed(space, monkeypatch):
     monkeypatch.undo()
     measured(space, "small")
@@ -174,13 +184,13 @@ def test_the_page_is_complete_in_itself_and_well_formed(space, monkeypatch):
 
 def test_what_this_clone_has_not_measured_comes_from_the_record(space):
     measured(space, "small")
-    report = chapters.measured_here(space, load(space, "sample"))
-    assert report
-    record.write(space, {"sample": report})
+    made = chapters.measured_here(space, load(space, "sample"))
+    assert made
+    record.write(space, {"sample": made})
     (space.out / "bench" / "sample.jsonl").unlink()
     [chapter] = chapters.chapters(space, record.read(space))
     assert chapter.status == "recorded, in part"
-    assert chapter.shown[0].report == report
+    assert chapter.shown[0].report == made
     # Quick runs stand before what is recorded, and do not take its place.
     measured(space, "small", quick=True, runs=1)
     [chapter] = chapters.chapters(space, record.read(space))
@@ -212,11 +222,11 @@ def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
 
 def test_a_table_that_cannot_be_made_changes_nothing(space):
     measured(space, "small")
-    report = chapters.measured_here(space, load(space, "sample"))
-    assert report
-    report.figures = [Figure("other", "touch", "faults", {"base": [1.0]})]
+    made = chapters.measured_here(space, load(space, "sample"))
+    assert made
+    made.figures = [Figure("other", "touch", "faults", {"base": [1.0]})]
     with pytest.raises(PagewrightError, match="asks for 'touch' of 'counts'"):
-        record.write(space, {"sample": report})
+        record.write(space, {"sample": made})
     assert not (space.root / "docs" / "figures.json").exists()
     assert (space.root / "README.md").read_text() == README
 
@@ -262,11 +272,11 @@ def test_a_template_makes_the_table_that_the_readme_has(name, monkeypatch):
 
 
 def test_recorded_figures_are_in_full_of_a_known_commit_and_read_back():
-    for name, report in record.read(SPACE).items():
-        assert report.experiment == name
-        assert not report.quick
-        assert not report.commit.endswith("+"), f"{name} was measured with changes"
-        assert record.Report.read(json.loads(json.dumps(asdict(report)))) == report
+    for name, one in record.read(SPACE).items():
+        assert one.experiment == name
+        assert not one.quick
+        assert not one.commit.endswith("+"), f"{name} was measured with changes"
+        assert Report.read(json.loads(json.dumps(asdict(one)))) == one
 
 
 @pytest.mark.parametrize("name", experiments(SPACE))
