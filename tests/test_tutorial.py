@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewright.host import workspace
+from pagewright.host import ledger, workspace
 
 SPACE = workspace.find()
 # What each step is known by, and what it must print; a fragment of a regular expression.
@@ -44,7 +44,9 @@ def test_every_step_has_commands_and_something_to_see():
 @pytest.mark.full
 def test_the_tutorial_goes_as_it_says(tmp_path: Path):
     folder = tmp_path
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # What this run of pytest tells the programs that it starts is not for the clone.
+    ours = ("PYTHONPATH", "PYTEST_", ledger.VARIABLE)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     for name, commands in steps().items():
         # The address is that of this clone; errors end a step, but for the test that fails.
         script = "\n".join(commands).replace("ADDRESS", str(SPACE.root))
