@@ -19,7 +19,7 @@ STEPS = {
     "C": r"out/report/index\.html",
     "1": r"arm64_handle_mm_fault",
     "2": r"",
-    "3": r"(?m)^\+.*\b0, regs\);",
+    "3": r"(?m)^\+.*\b0, regs, esr\);",
     "4": r"1 failed",
     "5": r"1 passed",
 }
