@@ -20,8 +20,8 @@ STEPS = {
     "1": r"arm64_handle_mm_fault",
     "2": r"",
     "3": r"(?m)^\+.*\b0, regs, esr\);",
-    "4": r"1 failed",
-    "5": r"1 passed",
+    "4": r"[1-9]\d* failed",
+    "5": r"(?m)^\W*[1-9]\d* passed(?!.*failed)",
 }
 # In this one a test fails, which is the point of it.
 FAILS = "4"
