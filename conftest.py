@@ -238,6 +238,14 @@ def boot_one(request: pytest.FixtureRequest, place: Machine | None) -> Boot:
 
 
 @pytest.fixture
+def fault_injection(request: pytest.FixtureRequest) -> None:
+    """Skip a test that has allocations fail on a kernel of Debian's, which cannot."""
+    build = request.config.getoption("build")
+    if recipes.recipe(SPACE, build).debian:
+        pytest.skip(f"{build} has no fault injection (--build)")
+
+
+@pytest.fixture
 def machine(boot_one: Boot) -> Iterator[Factory]:
     """Boot machines for one test.
 

@@ -201,11 +201,24 @@ def test_refresh_writes_an_edit_back_with_its_message(space, pristine):
 def test_refresh_with_two_hooks_on_one_file(space, pristine):
     add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
     path = tree.assemble(space, pristine)
-    tree.refresh(space, pristine)  # Once, for quilt's number of context lines.
     assert tree.refresh(space, pristine) == []
     (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 20", "TWENTY"))
     assert tree.refresh(space, pristine) == [space.hooks("one") / "0002.patch"]
     assert "+TWENTY\n" in (space.hooks("one") / "0002.patch").read_text()
+
+
+def test_refresh_leaves_the_context_of_a_hook_that_changes_the_same(space, pristine):
+    """Its context may be what applies with another feature's hooks and without them."""
+    file = space.hooks("one") / "0001.patch"
+    narrow = file.read_text()
+    path = tree.assemble(space, pristine)
+    assert tree.refresh(space, pristine) == []
+    assert file.read_text() == narrow
+    # quilt would have written more of it.
+    text = (path / "main.c").read_text()
+    (path / "main.c").write_text(text.replace("LINE 5", "FIVE"))
+    assert tree.refresh(space, pristine) == [file]
+    assert file.read_text().count("\n ") > narrow.count("\n ")
 
 
 def test_refresh_does_not_overwrite_a_hook_edited_in_its_feature(space, pristine):

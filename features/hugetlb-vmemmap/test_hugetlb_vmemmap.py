@@ -377,6 +377,7 @@ def whole(size: Size, mode: str, slack: int = 0) -> str:
     )
 
 
+@pytest.mark.usefixtures("fault_injection")
 @pytest.mark.parametrize(
     ("size", "mode"),
     [
@@ -423,6 +424,7 @@ echo partial=$partial
 """
 
 
+@pytest.mark.usefixtures("fault_injection")
 @pytest.mark.full
 def test_half_done_folios_count_as_optimized(machine):
     """Pauses of one chunk of entries each fail, in the middle of a folio too."""

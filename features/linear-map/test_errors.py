@@ -10,6 +10,8 @@ import pytest
 from pagewright.machine import klog
 from pagewright.machine.machine import Machine
 
+pytestmark = pytest.mark.usefixtures("fault_injection")
+
 TESTS = "/usr/lib/tests/linear-map"
 
 # What the kernel reports by itself when these allocations fail, without our doing: the

@@ -22,6 +22,11 @@ def patched_files(patch: str) -> list[str]:
     return re.findall(r"^\+\+\+ b/(\S+)", patch, re.MULTILINE)
 
 
+def changes(patch: str) -> list[str]:
+    """Return the lines that a patch adds and removes, by file, without their places."""
+    return [line for line in patch.splitlines() if re.match(r"[-+]", line)]
+
+
 def check_stack(tree: Path, manifest: Manifest) -> None:
     """Raise unless the tree's quilt stack is the one assembled, and all of it applied."""
     file = tree / ".pc" / "applied-patches"

@@ -24,7 +24,7 @@ from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
-from pagewright.kernel.hooks import QUILT, apply_hooks, check_stack, patched_files
+from pagewright.kernel.hooks import QUILT, apply_hooks, changes, check_stack, patched_files
 from pagewright.kernel.manifest import MANIFEST, Manifest, find_edits, now
 from pagewright.kernel.source import Source
 
@@ -144,7 +144,9 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
 
     An edit goes into the last hook that touches its file, as quilt has it; for
     another hook, `quilt pop` to it, edit, `quilt refresh` and `quilt push -a` first.
-    Nothing is written unless the refreshed hooks give the tree as it is.
+    Nothing is written unless the refreshed hooks give the tree as it is. A hook that changes
+    the same lines as before stays as it is: its context is chosen so that it applies with the
+    other features' hooks and without them, and quilt would write that of the assembled tree.
 
     Returns:
         The hooks that changed.
@@ -173,14 +175,26 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
             if not re.search(r"^Refreshed|unchanged|More recent patches modify", output, re.M):
                 raise SourceError(f"quilt could not refresh {name}", details=output)
         refreshed = {name: tree / "patches" / name for name in hooks}
+        kept = {
+            name: _path(space, name)
+            for name, file in refreshed.items()
+            if changes(file.read_text()) == changes(_path(space, name).read_text())
+        }
         with scratch(space.out, "refresh-") as folder:
-            result = apply_hooks(space, source, refreshed, folder / "stage")
+            try:
+                result = apply_hooks(space, source, refreshed | kept, folder / "stage")
+            except SourceError:
+                # The context of one that was kept is what an edit has changed.
+                kept = {}
+                result = apply_hooks(space, source, refreshed, folder / "again")
         manifest.hooked |= result
         _refuse_to_lose_edits(tree, manifest)
         written = []
         for name, file in refreshed.items():
             target = _path(space, name)
-            if file.read_bytes() != target.read_bytes():
+            if name in kept:
+                replace_text(file, target.read_text())
+            elif file.read_bytes() != target.read_bytes():
                 replace_text(target, file.read_text())
                 written.append(target)
         manifest.hooks = _hooks(space)
