@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,7 @@ from pagewright.cli.options import (
     BUILDS_ARE_LISTED,
     Accel,
     Accelerator,
-    BuildName,
+    BuildOrNone,
     CpuModel,
     Cpus,
     MemorySize,
@@ -29,6 +31,9 @@ from pagewright.kernel import build
 # QEMU's own -s: where it waits for a debugger.
 GDB_PORT = 1234
 
+# The exit status if a strict machine has found something.
+VIOLATED = 3
+
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
@@ -36,7 +41,7 @@ def register(app: typer.Typer) -> None:
 
 
 def boot(
-    name: BuildName,
+    name: BuildOrNone = None,
     cpu: CpuModel = None,
     smp: Cpus = 2,
     memory: MemorySize = "1G",
@@ -71,11 +76,42 @@ def boot(
         typer.Option(metavar="COMMAND", help="run it, print its output, exit with its status"),
     ] = None,
     timeout: Timeout = 300,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help=f"check what TLBs may hold: reports on standard error, exit status {VIOLATED}",
+        ),
+    ] = False,
+    strict_json: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="with --strict: also write the reports here")
+    ] = None,
+    bbm_level: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LEVEL", min=0, max=2, help="with --strict: FEAT_BBM's level, not the CPU's own"
+        ),
+    ] = None,
+    kernel: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="IMAGE", exists=True, dir_okay=False, help="any kernel, instead of a build"
+        ),
+    ] = None,
+    vmlinux: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="with --kernel: its symbols"
+        ),
+    ] = None,
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
+    from pagewright.guest import image
     from pagewright.machine.boot import boot as boot_machine
     from pagewright.machine.boot import console
-    from pagewright.machine.inputs import options_for
+    from pagewright.machine.inputs import options_for, strict_for
+    from pagewright.machine.options import MachineOptions
+    from pagewright.machine.strict import RULES, Violation
 
     space = workspace.find()
     options: dict[str, Any] = {
@@ -97,16 +133,46 @@ def boot(
         options["extra_args"] += ["-s", "-S"]
         # The addresses of vmlinux are those of a kernel that is not moved.
         options["append"] = f"nokaslr {append}".strip()
-    prepared = options_for(space, name, **options)
-    if gdb:
+    if strict_json is not None or bbm_level is not None:
+        _needs(strict, "--strict-json and --bbm-level", "--strict")
+    if vmlinux is not None:
+        _needs(kernel is not None, "--vmlinux", "--kernel")
+    if kernel is not None:
+        if name is not None or gdb:
+            raise PagewrightError("--kernel is instead of a build, and without --gdb")
+        if strict:
+            options["strict"] = strict_for(space, vmlinux, bbm_level)
+        prepared = MachineOptions(kernel, image.ensure(space), **options)
+    elif name is not None:
+        prepared = options_for(space, name, strict=strict, bbm_level=bbm_level, **options)
+    else:
+        raise PagewrightError("what is to be booted?", "name a build (`pagewright list`)")
+    if gdb and name is not None:
         say(f"QEMU waits; in another terminal: {gdb_command(space, name)}")
+    found: list[Violation] = []
     if run is None:
-        raise typer.Exit(console(prepared))
-    with boot_machine(prepared, timeout=int(timeout)) as guest_machine:
-        result = guest_machine.run(run, timeout=timeout)
-    sys.stdout.write(result.output)
-    sys.stdout.flush()
-    raise typer.Exit(result.status)
+        status = console(prepared, found)
+    else:
+        with boot_machine(prepared, timeout=int(timeout)) as guest_machine:
+            result = guest_machine.run(run, timeout=timeout)
+            if strict:
+                found = guest_machine.violations()
+        sys.stdout.write(result.output)
+        sys.stdout.flush()
+        status = result.status
+    for violation in found:
+        print(violation, file=sys.stderr)
+    if strict_json is not None:
+        strict_json.write_text(json.dumps([violation.as_json() for violation in found], indent=1))
+    if strict:
+        say(f"{len(found)} places break one of {len(RULES)} rules")
+    raise typer.Exit(VIOLATED if found else status)
+
+
+def _needs(given: bool, what: str, option: str) -> None:
+    """Refuse an option that means nothing without another one."""
+    if not given:
+        raise PagewrightError(f"{what} is for {option}", f"add {option}")
 
 
 def gdb_command(space: Workspace, name: str) -> str:

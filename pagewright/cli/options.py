@@ -43,6 +43,14 @@ BuildName = Annotated[
         autocompletion=_builds,
     ),
 ]
+BuildOrNone = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="BUILD",
+        help="a build, such as patched-4k (`pagewright list`)",
+        autocompletion=_builds,
+    ),
+]
 BuildOption = Annotated[
     str | None,
     typer.Option("--build", metavar="BUILD", help="the kernel", autocompletion=_builds),

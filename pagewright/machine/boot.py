@@ -18,12 +18,13 @@ from labgrid.exceptions import NoDriverFoundError
 from pagewright.host.errors import GuestDiedError, MachineError
 from pagewright.host.ledger import timed
 from pagewright.host.run import foreground, tail
-from pagewright.machine import evidence, klog
+from pagewright.machine import evidence, klog, strict
 from pagewright.machine.death import CONSOLE_TAIL, SILENCE, diagnose
 from pagewright.machine.emulator import EmulatorDriver
 from pagewright.machine.machine import BOOT_SECONDS, Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.qemu import describe
+from pagewright.machine.strict import Violation
 
 
 @contextmanager
@@ -50,6 +51,7 @@ def boot(
         environment = describe(options, directory, logs, timeout)
         with timed("boot"):
             started = _start(environment, logs, stack, timeout)
+            started.strict = options.strict
         yield started
 
 
@@ -92,11 +94,15 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
     return machine
 
 
-def console(options: MachineOptions) -> int:
+def console(options: MachineOptions, violations: list[Violation] | None = None) -> int:
     """Boot a machine and give the user its shell; Ctrl-A X ends it.
 
     What the kernel prints is not on the user's terminal, where it would get between what is
     typed there, and so is looked at when the machine has ended.
+
+    Args:
+        options: the machine.
+        violations: takes what a strict machine has found.
 
     Returns:
         QEMU's exit status.
@@ -115,6 +121,8 @@ def console(options: MachineOptions) -> int:
         )
         file = directory / evidence.CONSOLE
         log = file.read_text(errors="replace").replace("\r\n", "\n") if file.is_file() else ""
+        if options.strict and violations is not None:
+            violations += strict.read(directory / evidence.VIOLATIONS, options.strict)
         if cause := klog.cause_of_death(log):
             details = tail(log, CONSOLE_TAIL)
             raise GuestDiedError(f"the guest kernel died: {cause}", details=details)

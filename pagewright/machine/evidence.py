@@ -18,6 +18,8 @@ from pathlib import Path
 CONSOLE = "console.log"
 STDERR = "qemu.stderr"
 COMMANDS = "commands.log"
+# Written by the strict machine alone, see strict.py.
+VIOLATIONS = "violations.json"
 
 # How much of a command's output its log shows.
 _OUTPUT_CHARACTERS = 20_000
@@ -96,6 +98,6 @@ def copy(machine: Path, target: Path) -> None:
         target: is made.
     """
     target.mkdir(parents=True, exist_ok=True)
-    for name in (CONSOLE, STDERR, COMMANDS):
+    for name in (CONSOLE, STDERR, COMMANDS, VIOLATIONS):
         if (machine / name).is_file():
             shutil.copy(machine / name, target / name)

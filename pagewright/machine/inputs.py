@@ -14,8 +14,10 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import plugin
+from pagewright.machine import strict as strict_machine
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
+from pagewright.machine.strict import Strict
 
 
 def options_for(
@@ -23,6 +25,8 @@ def options_for(
     name: str,
     modules_from: Sequence[str] = (),
     count: bool = False,
+    strict: bool = False,
+    bbm_level: int | None = None,
     **options: Any,  # noqa: ANN401
 ) -> MachineOptions:
     """Return the options of a machine that runs a build with our guest.
@@ -33,6 +37,8 @@ def options_for(
         modules_from: sources of modules that are compiled for the build and laid over the
             guest's root (see kernel/modules.py); there is no other overlay then.
         count: count the instructions of the kernel and of programs apart (see plugin.py).
+        strict: check what TLBs may hold (see strict.py).
+        bbm_level: what a strict machine takes for FEAT_BBM's level, instead of what the CPU says.
         options: further fields of MachineOptions.
     """
     built = build.ensure(space, name)
@@ -40,10 +46,28 @@ def options_for(
         options["overlay"] = modules.ensure(space, built, modules_from)
     if count:
         options["count"] = plugin.ensure(space)
+    if strict:
+        options["strict"] = strict_for(space, built.vmlinux, bbm_level)
     emulated = [feature.boot_emulated for feature in space.features()]
     words = [*(word for word in emulated if word), options.pop("append", "")]
     options["append"] = " ".join(words).strip()
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
+
+
+def strict_for(space: Workspace, vmlinux: Path | None, bbm_level: int | None = None) -> Strict:
+    """Return how strict a machine is that runs a kernel of ours or another one.
+
+    Args:
+        space: the repository.
+        vmlinux: the kernel with its symbols, if it is there.
+        bbm_level: FEAT_BBM's level, instead of what the CPU says.
+    """
+    return Strict(
+        strict_machine.ensure(space),
+        vmlinux,
+        bbm_level,
+        known=strict_machine.known(space.base().path / "violations.toml"),
+    )
 
 
 def lacking(
@@ -51,6 +75,8 @@ def lacking(
     name: str,
     modules_from: Sequence[str] = (),
     count: bool = False,
+    strict: bool = False,
+    bbm_level: int | None = None,
     **options: Any,  # noqa: ANN401
 ) -> str:
     """Say why a place cannot be used in place of a machine; nothing if it can.
@@ -60,11 +86,13 @@ def lacking(
         name: the build that the machine would run.
         modules_from: as for `options_for`; no place has modules that are compiled here.
         count: as for `options_for`; no place has QEMU's plugin.
+        strict: as for `options_for`; no place has QEMU's plugin.
+        bbm_level: as for `options_for`, if `strict`.
         options: further fields of MachineOptions.
     """
     if name != (runs := place.build or DEFAULT_BUILD):
         return f"the place runs {runs}, not {name}"
-    made_here = {"modules_from": modules_from, "count": count}
+    made_here = {"modules_from": modules_from, "count": count, "strict": strict}
     missing = [what for what, wanted in made_here.items() if wanted]
     missing += place.unmet(MachineOptions(Path(), Path(), **options))
     return f"the place does not have {', '.join(missing)}" if missing else ""

@@ -24,10 +24,11 @@ from pagewright.host.errors import (
     MachineError,
 )
 from pagewright.host.run import tail
-from pagewright.machine import evidence, klog
+from pagewright.machine import evidence, klog, strict
 from pagewright.machine.death import CONSOLE_TAIL, SILENCE, diagnose
 from pagewright.machine.options import MachineOptions, unmet
 from pagewright.machine.qemu import OUTPUT
+from pagewright.machine.strict import Strict, Violation
 from pagewright.machine.transport import Channel, Lines
 
 # A debug kernel that counts instructions takes minutes to boot. Machines that
@@ -61,6 +62,7 @@ class Machine:
         build: the build that a fixed place says it runs (`options: build:` in its
             environment file), or empty.
         logs: the folder with its console and its commands (see evidence.py), if it has one.
+        strict: how strict the machine is, if it is.
         broken: the machine died or stopped answering; every further command
             fails.
     """
@@ -87,6 +89,7 @@ class Machine:
         self._console_log = logs / evidence.CONSOLE if logs else None
         self._transcript = evidence.Transcript(logs / evidence.COMMANDS) if logs else None
         self.build = ""
+        self.strict: Strict | None = None
         self._running = ""
         self._mark = ""
         self._taints_before: list[str] = []
@@ -181,6 +184,22 @@ class Machine:
         names = klog.taint_names(tainted)
         new = [name for name in names if name not in self._taints_before]
         return found or (f"the kernel is tainted: {', '.join(new)}" if new else "")
+
+    def violations(self) -> list[Violation]:
+        """Return what could have gone wrong on hardware since boot, and is not explained.
+
+        Raises:
+            MachineError: the machine is not a strict one.
+        """
+        if self.strict is None or self.logs is None:
+            raise MachineError("only a strict machine knows violations", "boot it with strict=True")
+        file = self.logs / evidence.VIOLATIONS
+        found = strict.read(file, self.strict)
+        # Modules are asked for only if there is something that may be in one.
+        if found and not self.broken:
+            modules = self.run(r"grep '\[' /proc/kallsyms").output
+            found = strict.read(file, self.strict, modules)
+        return found
 
     def _log_and_taints(self) -> tuple[str, int]:
         text = self.check("dmesg; printf '\\0'; cat /proc/sys/kernel/tainted")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.host.errors import MachineError
+from pagewright.machine.strict import Strict
 
 # All that QEMU can, and the MIDR of a Neoverse V3 r0p2: features that trust a list of
 # processors are on.
@@ -52,6 +53,8 @@ class MachineOptions:
             as on hardware.
         count: QEMU's plugin that counts the instructions of the kernel and of programs apart
             (see plugin.py).
+        strict: check what TLBs may hold, and report what could go wrong on hardware (see
+            strict.py).
         nodes: number of NUMA nodes, among which CPUs and memory are divided evenly.
         firmware: boot through UEFI, as servers do; the kernel then learns what there is from
             ACPI tables, and not from a device tree.
@@ -72,6 +75,7 @@ class MachineOptions:
     icount: bool = False
     single_threaded: bool = False
     count: Path | None = None
+    strict: Strict | None = None
     nodes: int = 1
     firmware: bool = False
     virtualization: bool = False
@@ -99,6 +103,8 @@ class MachineOptions:
         if self.icount or self.count:
             what = "icount" if self.icount else "count"
             raise MachineError(f"{what} counts instructions, which KVM cannot: {use}")
+        if self.strict:
+            raise MachineError(f"strict looks at each instruction, which KVM cannot: {use}")
         if self.single_threaded:
             raise MachineError(f"single_threaded is about emulated CPUs, KVM has none: {use}")
         if self.virtualization:
@@ -124,7 +130,7 @@ def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
     default = MachineOptions(options.kernel, options.rootfs)
     missing = [
         f"{name}={getattr(options, name)}"
-        for name in ("cpu", "icount", "count", "overlay", "extra_args")
+        for name in ("cpu", "icount", "count", "strict", "overlay", "extra_args")
         if getattr(options, name) != getattr(default, name)
     ]
     parameters = check("cat /proc/cmdline").split()

@@ -6,6 +6,7 @@ arguments for it. A guest program that maps the device with the counts reads the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,12 +25,25 @@ _BYTES = 1 << 20
 @cache
 def ensure(space: Workspace) -> Path:
     """Compile the plugin if it is older than its source, and return it."""
+    return compiled(space, "count", [_SOURCE])
+
+
+def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
+    """Compile a plugin if it is older than one of its sources, and return it.
+
+    Args:
+        space: the repository.
+        name: its name.
+        sources: its C files, and their headers.
+    """
     folder = space.out / "plugin"
-    plugin = folder / "count.so"
+    plugin = folder / f"{name}.so"
+    newest = max(source.stat().st_mtime for source in sources)
     with lock(folder, "QEMU's plugin"):
-        if not plugin.exists() or plugin.stat().st_mtime < _SOURCE.stat().st_mtime:
+        if not plugin.exists() or plugin.stat().st_mtime < newest:
             fresh = folder / "fresh.so"
-            run([HOST_GCC, *_CFLAGS, "-o", fresh, _SOURCE])
+            code = [source for source in sources if source.suffix == ".c"]
+            run([HOST_GCC, *_CFLAGS, "-o", fresh, *code])
             fresh.rename(plugin)
     return plugin
 

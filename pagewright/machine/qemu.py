@@ -11,7 +11,7 @@ from labgrid.util.yaml import dump, load
 
 from pagewright.host.errors import MachineError
 from pagewright.host.packages import UEFI
-from pagewright.machine import evidence, plugin
+from pagewright.machine import evidence, plugin, strict
 from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions, in_bytes
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
@@ -59,6 +59,7 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
         *("-device", "virtserialport,chardev=output,name=command-output"),
         *_execution(options),
         *(plugin.arguments(options.count, directory) if options.count else ()),
+        *(strict.arguments(options.strict, logs) if options.strict else ()),
         *(("-machine", "virtualization=on") if options.virtualization else ()),
     ]
     overlays = [path for path in (options.modules, options.overlay) if path]
@@ -84,9 +85,10 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
 def _memory(options: MachineOptions) -> list[str]:
     """Return the arguments for memory, and for the nodes that have it and the CPUs.
 
-    Reserving nothing on the host lets a guest be larger than it.
+    Reserving nothing on the host lets a guest be larger than it. The strict machine finds the
+    guest's memory by the kind of its mapping.
     """
-    kind = "memory-backend-ram,reserve=off"
+    kind = f"memory-backend-{'memfd' if options.strict else 'ram'},reserve=off"
     if options.nodes == 1:
         size = options.memory
         return ["-object", f"{kind},id=ram,size={size}", "-machine", "memory-backend=ram"]

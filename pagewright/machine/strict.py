@@ -1,0 +1,297 @@
+"""A machine as strict as hardware: what its TLBs may hold is checked, and reported.
+
+strict/ is a plugin of QEMU with a model of TLBs; docs/strict-machine.md says what it assumes. Here
+it is compiled, a machine is given the arguments for it, and what it reports is read: addresses
+become names of functions, and what base/VERSION/violations.toml explains is taken out.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pagewright.host.errors import MachineError
+from pagewright.host.run import run
+from pagewright.host.toolchain import ADDR2LINE, NM
+from pagewright.host.workspace import Workspace
+from pagewright.machine import evidence, plugin
+
+_SOURCES = Path(__file__).with_name("strict")
+
+RULES = (
+    "break-before-make",
+    "make-before-invalidation",
+    "stale-use",
+    "scope",
+    "sizes",
+    "contiguous",
+    "tables",
+    "access-flag",
+    "shared-tlb",
+    "write-execute",
+)
+
+# Kernel addresses are the upper half.
+_UPPER = 1 << 63
+# A text symbol of another file than the kernel's may be this far before an address.
+_LONGEST_FUNCTION = 1 << 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """A violation that is explained.
+
+    Attributes:
+        rule: its rule.
+        function: the function that breaks it, or one that calls that.
+        why: why it is no defect of a feature.
+    """
+
+    rule: str
+    function: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Strict:
+    """How strict a machine is.
+
+    Attributes:
+        plugin: from `ensure`.
+        vmlinux: the kernel with its symbols; without it there are only addresses.
+        bbm_level: FEAT_BBM's level, instead of what the CPU's ID register says.
+        without: rules that are not checked.
+        known: what is explained.
+    """
+
+    plugin: Path
+    vmlinux: Path | None = None
+    bbm_level: int | None = None
+    without: Sequence[str] = ()
+    known: Sequence[Known] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse rules that there are not.
+
+        Raises:
+            MachineError: one of `without` is no rule.
+        """
+        for rule in self.without:
+            if rule not in RULES:
+                raise MachineError(f"there is no rule {rule}", f"rules: {', '.join(RULES)}")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A place that breaks a rule.
+
+    Attributes:
+        rule: the rule's name.
+        words: what is wrong.
+        count: how often it happened.
+        cpu: which CPU did it first.
+        place: where, the function first, then its callers.
+        address: the address whose translation it is about, that first time.
+        old: the descriptor that TLBs may hold.
+        new: the one in the tables.
+        writer: who had changed the old one, and on which CPU; empty if that is unknown.
+    """
+
+    rule: str
+    words: str
+    count: int
+    cpu: int
+    place: tuple[str, ...]
+    address: int
+    old: int
+    new: int
+    writer: str
+
+    def __str__(self) -> str:
+        """Return some lines that say it all."""
+        lines = [
+            f"{self.rule}: {self.words}",
+            f"    {_times(self.count)}, by CPU {self.cpu} in {' < '.join(self.place)}",
+            f"    address {self.address:#x}, descriptor {self.old:#x} -> {self.new:#x}",
+        ]
+        if self.writer:
+            lines.append(f"    the old one was changed by {self.writer}")
+        return "\n".join(lines)
+
+    def functions(self) -> set[str]:
+        """Return the names of the function and its callers."""
+        return {name.partition("+")[0] for name in self.place}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as what json.dump() takes."""
+        return {**vars(self), "place": list(self.place)}
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+@cache
+def ensure(space: Workspace) -> Path:
+    """Compile the plugin if it is older than its sources, and return it."""
+    return plugin.compiled(space, "strict", sorted(_SOURCES.glob("*.[ch]")))
+
+
+def arguments(strict: Strict, logs: Path) -> list[str]:
+    """Return QEMU's arguments; memory has to be memory-backend-memfd.
+
+    Args:
+        strict: how strict.
+        logs: takes the file with the reports.
+    """
+    words = [str(strict.plugin), f"out={logs / evidence.VIOLATIONS}"]
+    if strict.bbm_level is not None:
+        words.append(f"bbm={strict.bbm_level}")
+    if strict.without:
+        words.append(f"without={sum(1 << RULES.index(rule) for rule in set(strict.without))}")
+    return ["-plugin", ",".join(words)]
+
+
+def known(file: Path) -> tuple[Known, ...]:
+    """Read what is explained; nothing if there is no such file."""
+    if not file.is_file():
+        return ()
+    return tuple(Known(**entry) for entry in tomllib.loads(file.read_text()).get("known", ()))
+
+
+def explains(entries: Iterable[Known], violation: Violation) -> Known | None:
+    """Return the entry that explains a violation, if one does."""
+    for entry in entries:
+        if entry.rule == violation.rule and entry.function in violation.functions():
+            return entry
+    return None
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Names of functions by address: of a kernel that may have been moved, and of modules."""
+
+    starts: Sequence[int] = ()
+    names: Sequence[str] = ()
+    lines: dict[int, str] = field(default_factory=dict)
+
+    def name(self, address: int) -> str:
+        """Return function+offset, with the source line if it is known."""
+        index = bisect.bisect_right(self.starts, address) - 1
+        if index < 0 or address - self.starts[index] > _LONGEST_FUNCTION:
+            return f"{address:#x}"
+        text = f"{self.names[index]}+{address - self.starts[index]:#x}"
+        return f"{text} ({self.lines[address]})" if address in self.lines else text
+
+
+def parse_symbols(text: str) -> Symbols:
+    """Read what nm or /proc/kallsyms prints, of functions."""
+    found = []
+    for line in text.splitlines():
+        parts = line.split(maxsplit=3)
+        if len(parts) >= 3 and parts[1] in "tTwW" and not parts[2].startswith("$"):
+            module = f" {parts[3]}" if len(parts) == 4 else ""
+            found.append((int(parts[0], 16), parts[2] + module))
+    found.sort(key=lambda symbol: symbol[0])
+    return Symbols([start for start, _ in found], [name for _, name in found])
+
+
+@cache
+def _symbols(vmlinux: Path) -> Symbols:
+    return parse_symbols(run([NM, vmlinux]))
+
+
+def _link_address(symbols: Symbols, name: str) -> int | None:
+    return symbols.starts[symbols.names.index(name)] if name in symbols.names else None
+
+
+class _Resolver:
+    """Makes names of the addresses in one file of reports."""
+
+    def __init__(self, strict: Strict, facts: dict[str, int], modules: Symbols) -> None:
+        """Find out how far the kernel was moved from where it was linked to."""
+        self._modules = modules
+        self._kernel = _symbols(strict.vmlinux) if strict.vmlinux else Symbols()
+        self._moved = self._at_boot = 0
+        vectors, text = (_link_address(self._kernel, name) for name in ("vectors", "_text"))
+        if vectors is not None and "vectors" in facts:
+            self._moved = facts["vectors"] - vectors
+        if text is not None and "image" in facts:
+            self._at_boot = facts["image"] - text
+
+    def linked(self, address: int) -> int:
+        """Return the address in vmlinux; code that runs before the tables is at physical ones."""
+        return address - (self._moved if address & _UPPER else self._at_boot)
+
+    def name(self, address: int) -> str:
+        """Return the name for an address."""
+        name = self._modules.name(address)
+        return self._kernel.name(self.linked(address)) if name.startswith("0x") else name
+
+    def find_lines(self, vmlinux: Path, addresses: Iterable[int]) -> None:
+        """Find source lines, if the kernel was built with them."""
+        linked = sorted({self.linked(address) for address in addresses})
+        text = run([ADDR2LINE, "-e", vmlinux, *(f"{address:#x}" for address in linked)])
+        for address, line in zip(linked, text.splitlines(), strict=False):
+            if not line.startswith("??"):
+                self._kernel.lines[address] = line
+
+
+def read(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
+    """Read a file of reports, those that are not explained.
+
+    Args:
+        file: what the plugin has written so far.
+        strict: that of the machine.
+        modules: lines of the guest's /proc/kallsyms, of its modules.
+
+    Raises:
+        MachineError: there is no such file: QEMU did not get as far.
+    """
+    everything = read_all(file, strict, modules)
+    return [violation for violation in everything if not explains(strict.known, violation)]
+
+
+def read_all(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
+    """Read a file of reports: as `read`, but those that are explained, too."""
+    if not file.is_file():
+        raise MachineError(f"the strict machine has left no reports in {file}")
+    entries = list(_entries(file))
+    facts = {
+        name: value for entry in entries if "rule" not in entry for name, value in entry.items()
+    }
+    reports = [entry for entry in entries if "rule" in entry]
+    resolver = _Resolver(strict, facts, parse_symbols(modules))
+    if strict.vmlinux and reports:
+        resolver.find_lines(strict.vmlinux, (entry["pc"] for entry in reports))
+    return [_violation(entry, resolver) for entry in reports]
+
+
+def _entries(file: Path) -> Iterator[dict[str, Any]]:
+    for line in file.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            # The last line may be half written.
+            continue
+
+
+def _violation(entry: dict[str, Any], resolver: _Resolver) -> Violation:
+    writer = f"{resolver.name(entry['writer'])} on CPU {entry['writer_cpu']}"
+    return Violation(
+        rule=entry["rule"],
+        words=entry["words"],
+        count=entry["count"],
+        cpu=entry["cpu"],
+        place=tuple(resolver.name(address) for address in (entry["pc"], *entry["callers"])),
+        address=entry["address"],
+        old=entry["old"],
+        new=entry["new"],
+        writer=writer if entry["writer"] else "",
+    )

@@ -1,0 +1,527 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What is wrong, judged by what TLBs may hold and what is in the tables.
+ */
+#include <string.h>
+
+#include "model.h"
+
+void report(enum rule rule, const char *words, struct site site, u64 address,
+	    u64 old, u64 new, struct site writer)
+{
+	struct report it = {
+		.rule = rule,
+		.words = words,
+		.site = site,
+		.address = address,
+		.old = old,
+		.new = new,
+		.writer = writer,
+	};
+
+	if (!(model.disabled & BIT(rule)))
+		model_report(&it);
+}
+
+static const struct site nobody;
+
+/* A leaf, wherever it comes from. */
+struct leaf {
+	u64 va;
+	u64 desc;
+	int level;
+};
+
+static u64 leaf_pa(const struct leaf *leaf)
+{
+	return desc_address(&model.geometry, leaf->desc, leaf->level);
+}
+
+static bool same_size(const struct leaf *a, const struct leaf *b)
+{
+	return a->level == b->level &&
+	       !((a->desc ^ b->desc) & DESC_CONTIGUOUS);
+}
+
+/* Does memory at two physical addresses have the same contents? */
+static bool same_contents(u64 pa, u64 other, u64 size)
+{
+	void *one = model_memory(pa, size), *two = model_memory(other, size);
+
+	return one && two && !memcmp(one, two, size);
+}
+
+static void common_part(const struct leaf *a, const struct leaf *b, u64 *va,
+			u64 *size)
+{
+	int level = a->level > b->level ? a->level : b->level;
+
+	*va = a->va > b->va ? a->va : b->va;
+	*size = granule(level);
+}
+
+/* Do two leaves translate what both map to the same address? */
+static bool same_address(const struct leaf *a, const struct leaf *b)
+{
+	u64 va, size;
+
+	common_part(a, b, &va, &size);
+	return leaf_pa(a) + (va - a->va) == leaf_pa(b) + (va - b->va);
+}
+
+static bool both_read_only_and_alike(const struct leaf *a,
+				     const struct leaf *b)
+{
+	u64 va, size;
+
+	common_part(a, b, &va, &size);
+	return !desc_writable(a->desc) && !desc_writable(b->desc) &&
+	       same_contents(leaf_pa(a) + (va - a->va),
+			     leaf_pa(b) + (va - b->va), size);
+}
+
+/*
+ * May TLBs hold two translations of an address at the same time, the older
+ * one first?
+ *
+ * Return: NULL if they may, or what is wrong.
+ */
+static const char *conflict(const struct leaf *old, const struct leaf *new)
+{
+	const struct geometry *geometry = &model.geometry;
+	bool sizes = !same_size(old, new);
+
+	if (desc_memory(geometry, old->desc, model.mair) !=
+	    desc_memory(geometry, new->desc, model.mair))
+		return "the memory type or shareability changes";
+	if ((old->desc & ~new->desc) & DESC_NOT_GLOBAL)
+		return "the new entry is global, the old one is not";
+	if (!same_address(old, new)) {
+		if (sizes)
+			return "the output address and the size change";
+		if (!both_read_only_and_alike(old, new))
+			return "the output address changes, and an entry is "
+			       "writable or the contents differ";
+		return NULL;
+	}
+	if (sizes && model.bbm_level < 2)
+		return "the size changes, and CPUs lack BBM level 2";
+	return NULL;
+}
+
+static const char *attempt_of(const struct record *record)
+{
+	if (record->tried & TRIED_TOO_EARLY)
+		return "the old entry was invalidated without a DSB between "
+		       "its change and the TLBI";
+	if (record->tried & TRIED_LOCAL)
+		return "the old entry was invalidated in one CPU's TLB only, "
+		       "and others may hold it";
+	if (record->tried & TRIED_LEVEL)
+		return "the old entry was invalidated with the level of "
+		       "another one";
+	if (record->tried & TRIED_ASID)
+		return "the old entry was invalidated for one address space "
+		       "only";
+	if (record->tried & TRIED_LAST_LEVEL)
+		return "the old entry leads to a table, and the last level "
+		       "alone was invalidated";
+	return NULL;
+}
+
+static void judge(struct site site, const struct record *record,
+		  const struct leaf *new, u64 cpus)
+{
+	struct leaf old = {
+		.va = record->va,
+		.desc = record->desc,
+		.level = record->level,
+	};
+	enum rule rule = RULE_MAKE_BEFORE_INVALIDATION;
+	const char *words;
+
+	if (record->is_table || !(record->cpus & cpus))
+		return;
+	words = conflict(&old, new);
+	if (!words)
+		return;
+	if (record->when == model.now) {
+		rule = RULE_BREAK_BEFORE_MAKE;
+	} else if (attempt_of(record)) {
+		rule = RULE_SCOPE;
+		words = attempt_of(record);
+	}
+	report(rule, words, site, new->va, record->desc, new->desc,
+	       record->writer);
+}
+
+/**
+ * check_make() - a leaf appears in the tables
+ * @site: who wrote it
+ * @va: what it maps
+ * @level: of its table
+ * @desc: its descriptor
+ * @roots: those from which it can be reached
+ *
+ * It is compared with all that TLBs may still hold of the same addresses.
+ */
+void check_make(struct site site, u64 va, int level, u64 desc, u64 roots)
+{
+	struct leaf new = { .va = va, .desc = desc, .level = level };
+	struct record *record;
+	u32 position = 0;
+	u64 cpus;
+	int i;
+
+	if (!model.nr_records)
+		return;
+	cpus = cpus_of(roots);
+	for (i = model.geometry.root_level; i <= level; i++)
+		for (record = record_first(va & ~(granule(i) - 1), i); record;
+		     record = record_next(record))
+			judge(site, record, &new, cpus);
+	if (level == 3)
+		return;
+	while ((record = record_any(&position)))
+		if (record->level > level && record->va >= va &&
+		    record->va - va < granule(level))
+			judge(site, record, &new, cpus);
+}
+
+/* Contiguous groups */
+
+/* A group that was written, until its writer has invalidated it. */
+struct group {
+	u64 table;
+	u32 first;
+	u64 va;
+	struct site writer;
+	bool invalidated;
+};
+
+#define MAX_GROUPS	64U
+
+static struct group groups[MAX_GROUPS];
+static u32 nr_groups;
+
+static void group_written(struct site site, u64 table, u32 first, u64 va)
+{
+	u32 i;
+
+	for (i = 0; i < nr_groups; i++)
+		if (groups[i].table == table && groups[i].first == first)
+			break;
+	if (i == MAX_GROUPS)	/* some group is not looked at */
+		i = 0;
+	else if (i == nr_groups)
+		nr_groups++;
+	groups[i] = (struct group){
+		.table = table,
+		.first = first,
+		.va = va,
+		.writer = site,
+	};
+}
+
+/**
+ * check_contiguous() - a leaf was written: look at the group that it is in
+ * @site: who wrote it
+ * @table: its table
+ * @index: which entry
+ * @mount: where the table is mounted
+ *
+ * A TLB may hold a group as one entry, made of any member of it.
+ */
+void check_contiguous(struct site site, const struct table *table, u32 index,
+		      const struct mount *mount)
+{
+	const struct geometry *geometry = &model.geometry;
+	u32 count = contiguous_entries(geometry, table->level), i;
+	u32 shift = level_shift(geometry, table->level);
+	u32 first = index / count * count;
+	u64 new = table->shadow[index], va = entry_va(table, mount, index);
+	struct leaf leaf = { .va = va, .desc = new, .level = table->level };
+	bool mixed = false;
+
+	if (count > table->entries || table->level < 1 ||
+	    !cpus_of(mount->roots))
+		return;
+	if ((new & DESC_CONTIGUOUS) &&
+	    (leaf_pa(&leaf) >> shift) % count != index - first) {
+		report(RULE_CONTIGUOUS, "the entry has the contiguous bit, and "
+		       "its index in the group is not that of its output "
+		       "address", site, va, 0, new, nobody);
+		return;
+	}
+	for (i = first; i < first + count; i++) {
+		u64 other = table->shadow[i];
+		struct leaf neighbour = {
+			.va = entry_va(table, mount, i),
+			.desc = other,
+			.level = table->level,
+		};
+		bool both = new & other & DESC_CONTIGUOUS;
+
+		if (i == index || desc_kind(other, table->level) != KIND_LEAF ||
+		    !((new | other) & DESC_CONTIGUOUS))
+			continue;
+		mixed = true;
+		if (both && leaf_pa(&neighbour) - neighbour.va !=
+			    leaf_pa(&leaf) - leaf.va)
+			report(RULE_CONTIGUOUS, "two entries of a contiguous "
+			       "group map different blocks of memory", site, va,
+			       other, new, nobody);
+		else if (!both && model.bbm_level < 2)
+			report(RULE_CONTIGUOUS, "an entry of the group has the "
+			       "contiguous bit and another one has not, and "
+			       "CPUs lack BBM level 2", site, va, other, new,
+			       nobody);
+		else
+			continue;
+		return;
+	}
+	if (mixed)
+		group_written(site, table->pa, first,
+			      entry_va(table, mount, first));
+}
+
+/* A TLBI: the groups that its CPU has written should be consistent now. */
+void groups_invalidated(struct site site, const struct tlbi *tlbi)
+{
+	u32 i;
+
+	for (i = 0; i < nr_groups; i++) {
+		struct group *group = &groups[i];
+		struct table *table = table_at(group->table);
+		u64 size;
+
+		if (!table || group->writer.cpu != site.cpu)
+			continue;
+		size = granule(table->level) *
+		       contiguous_entries(&model.geometry, table->level);
+		if (tlbi->what == TLBI_ALL ||
+		    (tlbi->what == TLBI_VA && group->va < tlbi->end &&
+		     group->va + size - 1 >= tlbi->start))
+			group->invalidated = true;
+	}
+}
+
+/* All valid, and alike but for the address; or without the contiguous bit. */
+static void check_group(const struct group *group)
+{
+	struct table *table = table_at(group->table);
+	u64 ignored = DESC_AF | DESC_DBM | BIT(55) | BIT(56) | BIT(57) | BIT(58);
+	u32 i, count, any = 0;
+	u64 first, step;
+
+	if (!table)
+		return;
+	count = contiguous_entries(&model.geometry, table->level);
+	for (i = 0; i < count; i++)
+		if (table->shadow[group->first + i] & DESC_CONTIGUOUS)
+			any |= desc_kind(table->shadow[group->first + i],
+					 table->level) == KIND_LEAF;
+	if (!any)
+		return;
+	first = table->shadow[group->first] & ~ignored;
+	step = granule(table->level);
+	for (i = 1; i < count; i++) {
+		u64 desc = table->shadow[group->first + i] & ~ignored;
+
+		if (desc == first + i * step)
+			continue;
+		report(RULE_CONTIGUOUS, "a contiguous group is inconsistent "
+		       "when its invalidation has completed", group->writer,
+		       group->va + i * step, first, desc, nobody);
+		return;
+	}
+}
+
+/* A DSB has waited for the TLBIs of a CPU. */
+void groups_completed(struct site site)
+{
+	u32 i = 0;
+
+	while (i < nr_groups) {
+		if (groups[i].writer.cpu == site.cpu && groups[i].invalidated) {
+			check_group(&groups[i]);
+			groups[i] = groups[--nr_groups];
+		} else {
+			i++;
+		}
+	}
+}
+
+/* Tables */
+
+/* A table was written that only walk caches lead to. */
+void check_stale_store(struct site site, const struct table *table,
+		       u32 index, u64 old)
+{
+	u32 position = 0;
+	struct record *record;
+	struct site writer = nobody;
+
+	while ((record = record_any(&position)))
+		if (record->is_table && record->level == table->level - 1 &&
+		    desc_address(&model.geometry, record->desc,
+				 record->level) == table->pa)
+			writer = record->writer;
+	report(RULE_TABLES, "a page is written that was a table, and a walk "
+	       "cache may still lead to it", site,
+	       entry_va(table, &table->mounts[0], index), old,
+	       table->shadow[index], writer);
+}
+
+/* A live block becomes a table: the table has to map all that the block did. */
+void check_half_filled(struct site site, const struct table *child, u64 va,
+		       u64 old)
+{
+	u32 i;
+
+	for (i = 0; i < child->entries; i++) {
+		if (desc_kind(child->shadow[i], child->level) != KIND_INVALID)
+			continue;
+		report(RULE_TABLES, "a live block is replaced by a table that "
+		       "does not map all of it", site,
+		       va + i * granule(child->level), old, child->shadow[i],
+		       nobody);
+		return;
+	}
+}
+
+/* Accesses */
+
+/**
+ * check_access() - a CPU uses an address
+ * @site: which CPU, and where
+ * @va: the address
+ * @write: whether it writes
+ *
+ * Its TLB may have held the old translation, and used that.
+ */
+void check_access(struct site site, u64 va, bool write)
+{
+	struct leaf now = { 0 };
+	struct record *record;
+	bool mapped, looked = false;
+	int i;
+
+	for (i = model.geometry.root_level; i <= 3; i++) {
+		u64 first = va & ~(granule(i) - 1);
+
+		for (record = record_first(first, i); record;
+		     record = record_next(record)) {
+			struct leaf old = {
+				.va = first,
+				.desc = record->desc,
+				.level = i,
+			};
+
+			if (record->is_table ||
+			    !(record->cpus & BIT(site.cpu)))
+				continue;
+			if (!looked)
+				mapped = walk(model.cpus[site.cpu].root, va,
+					      &now.desc, &now.level);
+			looked = true;
+			now.va = mapped ? va & ~(granule(now.level) - 1) : 0;
+			if (!mapped)
+				report(RULE_STALE_USE, "the address is used "
+				       "after it was unmapped, and before the "
+				       "invalidation has completed", site, va,
+				       record->desc, now.desc, record->writer);
+			else if (!same_address(&old, &now) &&
+				 (write ||
+				  !both_read_only_and_alike(&old, &now)))
+				report(RULE_STALE_USE, "the address is used "
+				       "while TLBs may hold two translations "
+				       "of it, to different memory", site, va,
+				       record->desc, now.desc, record->writer);
+		}
+	}
+}
+
+/*
+ * An invalidation by address while TLBs may hold leaves of several sizes for
+ * it: only the invalidation of all is sure to remove each of them.
+ */
+void check_invalidation(struct site site, const struct record *record,
+			const struct tlbi *tlbi)
+{
+	u64 va = record->va > tlbi->start ? record->va : tlbi->start;
+	struct leaf old = {
+		.va = record->va,
+		.desc = record->desc,
+		.level = record->level,
+	};
+	struct leaf now;
+	u32 i;
+
+	if (record->is_table)
+		return;
+	for (i = 0; i < MAX_ROOTS; i++)
+		if (record->roots & BIT(i))
+			break;
+	if (i == MAX_ROOTS || !walk(i, va, &now.desc, &now.level))
+		return;
+	if (!same_size(&old, &now))
+		report(RULE_SIZES, "invalidated by address, while TLBs may "
+		       "hold leaves of two sizes for it", site, va,
+		       record->desc, now.desc, record->writer);
+}
+
+/* Roots */
+
+static void compare(struct site site, u64 a, u64 b, int level, u64 va,
+		    enum rule rule)
+{
+	const struct geometry *geometry = &model.geometry;
+	u32 entries = table_entries(geometry, level), i;
+	u64 *one = model_memory(a, entries * 8ULL);
+	u64 *two = model_memory(b, entries * 8ULL);
+
+	if (a == b || !one || !two)
+		return;
+	for (i = 0; i < entries; i++, va += granule(level)) {
+		enum kind kind = desc_kind(one[i], level);
+		struct leaf left = {
+			.va = va,
+			.desc = one[i],
+			.level = level,
+		};
+		struct leaf right = {
+			.va = va,
+			.desc = two[i],
+			.level = level,
+		};
+		const char *words;
+
+		if (one[i] == two[i] || kind == KIND_INVALID ||
+		    desc_kind(two[i], level) == KIND_INVALID)
+			continue;
+		if (kind == KIND_TABLE &&
+		    desc_kind(two[i], level) == KIND_TABLE) {
+			compare(site, desc_address(geometry, one[i], level),
+				desc_address(geometry, two[i], level),
+				level + 1, va, rule);
+			continue;
+		}
+		/* A block here and a table there is not looked at further. */
+		if (kind != KIND_LEAF || desc_kind(two[i], level) != KIND_LEAF)
+			continue;
+		words = conflict(&left, &right);
+		if (words)
+			report(rule, rule == RULE_SHARED_TLB ?
+			       "two CPUs with CnP have different translations "
+			       "of an address" : words, site, va, one[i],
+			       two[i], nobody);
+	}
+}
+
+/* Two roots whose translations may be in one TLB at a time. */
+void check_roots(struct site site, int a, int b, enum rule rule)
+{
+	compare(site, model.roots[a].pa, model.roots[b].pa,
+		model.geometry.root_level, -BIT(model.geometry.va_bits), rule);
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What TLBs may hold that is no longer in the tables.
+ *
+ * While a valid entry is in a table that a CPU can walk, any TLB may hold it.
+ * When it changes, the old descriptor becomes a record.  The record goes when
+ * all CPUs that may hold it have been made to drop it: the change is complete
+ * (DSB), a TLBI of sufficient scope is issued, and the CPU that issued it has
+ * waited for its completion (DSB).
+ */
+#include <stdlib.h>
+
+#include "model.h"
+
+#define NR_CHAINS	65536U
+#define NR_FILTER	65536U
+#define NONE		UINT32_MAX
+
+static struct record *records;
+static u32 nr_all, first_free = NONE;
+static u32 chains[NR_CHAINS];
+static bool chains_ready;
+/* Records of leaves by address, roughly; for the filter before each access. */
+static uint16_t filter[NR_FILTER];
+
+static u32 chain_of(u64 va, int level)
+{
+	u64 key = (va >> model.geometry.page_shift) * 5 + (level + 1);
+
+	return key * 0x9e3779b97f4a7c15ULL >> 48;
+}
+
+static u32 filter_of(u64 va)
+{
+	return (va >> 21) % NR_FILTER;
+}
+
+/* How many bytes an entry of this level maps. */
+u64 granule(int level)
+{
+	return BIT(level_shift(&model.geometry, level));
+}
+
+/* A large leaf counts for each slot that it covers. */
+static void count(const struct record *record, int by)
+{
+	u64 size = granule(record->level), i;
+
+	if (record->is_table)
+		return;
+	size = size >> 21 ? size >> 21 : 1;
+	for (i = 0; i < size && i < NR_FILTER; i++)
+		filter[(filter_of(record->va) + i) % NR_FILTER] += by;
+}
+
+/* May be asked without a lock. */
+bool address_has_records(u64 va)
+{
+	return filter[filter_of(va)];
+}
+
+static u32 take(void)
+{
+	u32 i;
+
+	if (!chains_ready) {
+		for (i = 0; i < NR_CHAINS; i++)
+			chains[i] = NONE;
+		chains_ready = true;
+	}
+	if (first_free == NONE) {
+		u32 more = nr_all ? nr_all : 1024;
+
+		records = realloc(records, (nr_all + more) * sizeof(*records));
+		for (i = nr_all; i < nr_all + more; i++)
+			records[i] = (struct record){ .next = i + 1 };
+		records[nr_all + more - 1].next = NONE;
+		first_free = nr_all;
+		nr_all += more;
+	}
+	i = first_free;
+	first_free = records[i].next;
+	return i;
+}
+
+static void kill_record(u32 index)
+{
+	struct record *record = &records[index];
+	u32 *link = &chains[chain_of(record->va, record->level)];
+
+	while (*link != index)
+		link = &records[*link].next;
+	*link = record->next;
+	record->in_use = false;
+	record->generation++;
+	record->next = first_free;
+	first_free = index;
+	model.nr_records--;
+	count(record, -1);
+	if (record->is_table)
+		drop_stale_mount(record);
+}
+
+struct record *record_first(u64 va, int level)
+{
+	u32 index = model.nr_records ? chains[chain_of(va, level)] : NONE;
+
+	for (; index != NONE; index = records[index].next)
+		if (records[index].va == va && records[index].level == level)
+			return &records[index];
+	return NULL;
+}
+
+struct record *record_next(const struct record *record)
+{
+	u32 index = record->next;
+
+	for (; index != NONE; index = records[index].next)
+		if (records[index].va == record->va &&
+		    records[index].level == record->level)
+			return &records[index];
+	return NULL;
+}
+
+/* One after the other: start with a position of 0, end with NULL. */
+struct record *record_any(u32 *position)
+{
+	while (*position < nr_all) {
+		struct record *record = &records[(*position)++];
+
+		if (record->in_use)
+			return record;
+	}
+	return NULL;
+}
+
+/**
+ * record_add() - a descriptor goes that TLBs may hold
+ * @site: who changed it
+ * @va: the first address that it is about
+ * @level: of the table that it was in
+ * @desc: the descriptor
+ * @roots: the roots from which it could be reached
+ * @is_table: whether it led to a table
+ *
+ * An entry without access flag is in no TLB.
+ */
+void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
+		bool is_table)
+{
+	u64 cpus = cpus_of(roots);
+	struct record *record;
+	u32 index;
+
+	if (!cpus || (!is_table && !(desc & DESC_AF)))
+		return;
+
+	for (record = record_first(va, level); record;
+	     record = record_next(record))
+		if (record->desc == desc)
+			break;
+	if (record) {
+		/* Invalidations that are under way came before this change. */
+		record->generation++;
+		record->cpus |= cpus;
+		record->roots |= roots;
+	} else {
+		index = take();
+		record = &records[index];
+		*record = (struct record){
+			.va = va,
+			.desc = desc,
+			.cpus = cpus,
+			.roots = roots,
+			.level = level,
+			.is_table = is_table,
+			.in_use = true,
+			.generation = record->generation,
+			.next = chains[chain_of(va, level)],
+		};
+		chains[chain_of(va, level)] = index;
+		model.nr_records++;
+		count(record, 1);
+	}
+	record->when = model.now;
+	record->writer = site;
+	record->tried = 0;
+}
+
+static void issue(u32 cpu, u32 record, int root, u64 cpus, bool broadcast)
+{
+	struct cpu *from = &model.cpus[cpu];
+
+	if (from->nr_issued == from->room) {
+		from->room = from->room ? 2 * from->room : 64;
+		from->issued = realloc(from->issued, from->room *
+				       sizeof(*from->issued));
+	}
+	from->issued[from->nr_issued++] = (struct issue){
+		.record = record,
+		.generation = root < 0 ? records[record].generation : 0,
+		.root = root,
+		.broadcast = broadcast,
+		.cpus = cpus,
+	};
+}
+
+/* Does an invalidation suffice for a record?  If not, remember why. */
+static bool suffices(struct record *record, const struct cpu *cpu,
+		     const struct tlbi *tlbi)
+{
+	u64 barrier = cpu->barrier;
+
+	if (!tlbi->broadcast && cpu->local_barrier > barrier)
+		barrier = cpu->local_barrier;
+
+	if (tlbi->what == TLBI_ASID)
+		return false;
+	if (tlbi->what == TLBI_VA) {
+		if (tlbi->last_level && record->is_table) {
+			record->tried |= TRIED_LAST_LEVEL;
+			return false;
+		}
+		if (!tlbi->any_asid && (record->desc & DESC_NOT_GLOBAL) &&
+		    !record->is_table) {
+			record->tried |= TRIED_ASID;
+			return false;
+		}
+		if (tlbi->level && !record->is_table &&
+		    tlbi->level != record->level) {
+			record->tried |= TRIED_LEVEL;
+			return false;
+		}
+	}
+	if (record->when > barrier) {
+		record->tried |= TRIED_TOO_EARLY;
+		return false;
+	}
+	record->tried &= ~TRIED_TOO_EARLY;
+	return true;
+}
+
+static void invalidate(struct site site, struct record *record,
+		       const struct tlbi *tlbi)
+{
+	u64 mine = BIT(site.cpu);
+
+	if (!suffices(record, &model.cpus[site.cpu], tlbi))
+		return;
+	if (tlbi->what == TLBI_VA)
+		check_invalidation(site, record, tlbi);
+	if (!tlbi->broadcast && (record->cpus & ~mine))
+		record->tried |= TRIED_LOCAL;
+	record->tried |= TRIED_NOT_WAITED;
+	issue(site.cpu, record - records, -1, tlbi->broadcast ? ~0ULL : mine,
+	      tlbi->broadcast);
+}
+
+static bool hits(const struct record *record, const struct tlbi *tlbi)
+{
+	return record->va < tlbi->end &&
+	       record->va + granule(record->level) - 1 >= tlbi->start;
+}
+
+/* A TLBI is executed. */
+void record_invalidate(struct site site, const struct tlbi *tlbi)
+{
+	u64 page = BIT(model.geometry.page_shift);
+	u64 pages = (tlbi->end - tlbi->start) / page, va;
+	struct record *record;
+	u32 position = 0;
+	int i;
+
+	if (tlbi->what == TLBI_OTHER || tlbi->what == TLBI_ASID)
+		return;
+	if (tlbi->what == TLBI_ALL) {
+		u64 mask = tlbi->broadcast ? ~0ULL : BIT(site.cpu);
+
+		while ((record = record_any(&position)))
+			invalidate(site, record, tlbi);
+		for (i = 0; i < MAX_ROOTS; i++)
+			if (model.roots[i].stale & mask)
+				issue(site.cpu, 0, i,
+				      model.roots[i].stale & mask,
+				      tlbi->broadcast);
+		return;
+	}
+	if (!model.nr_records)
+		return;
+	if (pages * 5 > model.nr_records) {
+		while ((record = record_any(&position)))
+			if (hits(record, tlbi))
+				invalidate(site, record, tlbi);
+		return;
+	}
+	/* Each record once: at the first page of it that is in the range. */
+	for (va = tlbi->start; va != tlbi->end; va += page) {
+		for (i = model.geometry.root_level; i <= 3; i++) {
+			u64 first = va & ~(granule(i) - 1);
+
+			if (first != va && va != tlbi->start)
+				continue;
+			for (record = record_first(first, i); record;
+			     record = record_next(record))
+				invalidate(site, record, tlbi);
+		}
+	}
+}
+
+/* A CPU has waited for its invalidations: those of others' TLBs if @inner. */
+void complete(u32 cpu, bool inner)
+{
+	struct cpu *from = &model.cpus[cpu];
+	u32 i, kept = 0;
+
+	for (i = 0; i < from->nr_issued; i++) {
+		struct issue done = from->issued[i];
+		struct record *record = &records[done.record];
+
+		if (done.broadcast && !inner) {
+			from->issued[kept++] = done;
+			continue;
+		}
+		if (done.root >= 0) {
+			struct root *root = &model.roots[done.root];
+
+			root->stale &= ~done.cpus;
+			if (!root->stale && !root->loaded && root->pa)
+				unmount_root(done.root);
+			if (!root->stale && !root->loaded)
+				root->pa = 0;
+			continue;
+		}
+		if (!record->in_use || record->generation != done.generation)
+			continue;
+		record->tried &= ~TRIED_NOT_WAITED;
+		record->cpus &= ~done.cpus;
+		if (!record->cpus)
+			kill_record(done.record);
+	}
+	from->nr_issued = kept;
+}
