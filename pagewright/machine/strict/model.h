@@ -7,8 +7,8 @@
  * tests can tell it stories.
  *
  * Parts: tables.c knows the tables that TTBR1 of any CPU leads to, tlb.c what
- * TLBs may hold that is no longer in the tables, rules.c what is wrong, and
- * model.c is what is told.  All of it runs under one lock, the caller's.
+ * TLBs may hold that is no longer in the tables, wx.c what may be written and
+ * executed, rules.c what is wrong, and model.c is what is told.  All of it runs under one lock, the caller's.
  */
 #ifndef STRICT_MODEL_H
 #define STRICT_MODEL_H
@@ -168,6 +168,9 @@ void complete(u32 cpu, bool inner);
 bool address_has_records(u64 va);
 u64 granule(int level);
 
+/* wx.c */
+bool count_leaf(u64 desc, int level, int by);
+
 /* rules.c */
 void check_make(struct site site, u64 va, int level, u64 desc, u64 roots);
 void check_contiguous(struct site site, const struct table *table, u32 index,
@@ -180,6 +183,7 @@ void check_access(struct site site, u64 va, bool write);
 void check_roots(struct site site, int a, int b, enum rule rule);
 void check_invalidation(struct site site, const struct record *record,
 			const struct tlbi *tlbi);
+void check_write_execute(struct site site, u64 va, int level, u64 desc);
 void check_half_filled(struct site site, const struct table *child, u64 va,
 		       u64 old);
 void report(enum rule rule, const char *words, struct site site, u64 address,

@@ -352,6 +352,15 @@ void groups_completed(struct site site)
 	}
 }
 
+/* A leaf appears: is memory writable and executable now? */
+void check_write_execute(struct site site, u64 va, int level, u64 desc)
+{
+	if (count_leaf(desc, level, 1))
+		report(RULE_WRITE_EXECUTE, "memory may be written through one "
+		       "translation and executed through another", site, va, 0,
+		       desc, nobody);
+}
+
 /* Tables */
 
 /* A table was written that only walk caches lead to. */

@@ -198,6 +198,7 @@ static void mount_table(struct site site, struct table *table, u64 va,
 {
 	u64 step = BIT(level_shift(&model.geometry, table->level)), added;
 	struct mount *mount = mount_at(table, va);
+	bool first;
 	u32 i;
 
 	if (table->crowded)
@@ -206,6 +207,7 @@ static void mount_table(struct site site, struct table *table, u64 va,
 		mount = new_mount(table, va);
 	if (!mount)
 		return;
+	first = !mount->roots;
 	added = roots & ~mount->roots;
 	mount->roots |= roots;
 	if (!added)
@@ -223,6 +225,9 @@ static void mount_table(struct site site, struct table *table, u64 va,
 			break;
 		case KIND_LEAF:
 			check_make(site, va, table->level, desc, added);
+			if (first)
+				check_write_execute(site, va, table->level,
+						    desc);
 			break;
 		default:
 			break;
@@ -239,12 +244,14 @@ static void unmount_table(struct site site, struct table *table, u64 va,
 {
 	u64 step = BIT(level_shift(&model.geometry, table->level));
 	struct mount *mount = mount_at(table, va);
+	bool last;
 	u32 i;
 
 	if (table->crowded || !mount)
 		return;
 	roots &= mount->roots;
 	mount->roots &= ~roots;
+	last = !mount->roots;
 	if (cpus_of(roots))
 		mount->stale_roots |= roots;
 
@@ -262,6 +269,8 @@ static void unmount_table(struct site site, struct table *table, u64 va,
 			break;
 		case KIND_LEAF:
 			record_add(site, va, table->level, desc, roots, false);
+			if (last)
+				count_leaf(desc, table->level, -1);
 			break;
 		default:
 			break;
@@ -349,6 +358,8 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 		if (was != KIND_INVALID)
 			record_add(site, va, level, old, mount.roots,
 				   was == KIND_TABLE);
+		if (was == KIND_LEAF)
+			count_leaf(old, level, -1);
 		if (was == KIND_TABLE && !same_table) {
 			child = table_at(desc_address(geometry, old, level));
 			if (child)
@@ -364,6 +375,7 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 		if (is == KIND_LEAF) {
 			check_make(site, va, level, new, mount.roots);
 			check_contiguous(site, table, index, &mount);
+			check_write_execute(site, va, level, new);
 		}
 	}
 }

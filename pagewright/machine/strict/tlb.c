@@ -21,7 +21,7 @@ static u32 nr_all, first_free = NONE;
 static u32 chains[NR_CHAINS];
 static bool chains_ready;
 /* Records of leaves by address, roughly; for the filter before each access. */
-static uint16_t filter[NR_FILTER];
+static unsigned short filter[NR_FILTER];
 
 static u32 chain_of(u64 va, int level)
 {
@@ -99,6 +99,8 @@ static void kill_record(u32 index)
 	count(record, -1);
 	if (record->is_table)
 		drop_stale_mount(record);
+	else
+		count_leaf(record->desc, record->level, -1);
 }
 
 struct record *record_first(u64 va, int level)
@@ -181,6 +183,8 @@ void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
 		chains[chain_of(va, level)] = index;
 		model.nr_records++;
 		count(record, 1);
+		if (!is_table)
+			count_leaf(desc, level, 1);
 	}
 	record->when = model.now;
 	record->writer = site;

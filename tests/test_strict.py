@@ -1,0 +1,773 @@
+"""The machine that is as strict as hardware: its model of TLBs, what it reads, and guests on it."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pagewright.host import workspace
+from pagewright.host.errors import MachineError
+from pagewright.host.run import run
+from pagewright.host.toolchain import GCC, HOST_GCC, OBJCOPY
+from pagewright.machine import strict
+from pagewright.machine.strict import RULES, Known, Strict, Violation
+
+SPACE = workspace.find()
+SOURCES = Path(strict.__file__).with_name("strict")
+HARNESS = Path(__file__).with_name("strict") / "harness.c"
+
+RAM = 0x40000000
+ROOT = RAM + 0x10000
+# Level 1, 2 and 3 of the tables that the tests use.
+TABLES = {1: RAM + 0x11000, 2: RAM + 0x12000, 3: RAM + 0x13000}
+OTHER = {2: RAM + 0x22000, 3: RAM + 0x23000}
+# Memory to map: pages, and an aligned block.
+PAGE = RAM + 0x100000
+BLOCK = RAM + 0x400000
+# 48 bits, pages of 4 KiB, hardware's access flag.
+TCR = 16 << 16 | 2 << 30 | 1 << 39
+MAIR = 0xFF
+VA = 0xFFFF_8000_0000_0000
+
+VALID, TABLE, READ_ONLY, AF, NOT_GLOBAL = 1, 2, 1 << 7, 1 << 10, 1 << 11
+CONTIGUOUS, PXN, DEVICE = 1 << 52, 1 << 53, 1 << 2
+LEAF = VALID | AF | 3 << 8 | PXN
+A_PAGE = LEAF | TABLE
+
+
+def encodings(*texts: str) -> dict[str, int]:
+    """Assemble instructions, with the assembler that knows them."""
+    folder = SPACE.out / "strict-test"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "instructions.s"
+    source.write_text("".join(f"{text}\n" for text in (".arch armv8.7-a", *texts)))
+    run([GCC, "-c", "-o", folder / "i.o", source])
+    run([OBJCOPY, "-O", "binary", folder / "i.o", folder / "i.bin"])
+    code = (folder / "i.bin").read_bytes()
+    words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
+    return dict(zip(texts, words, strict=True))
+
+
+CODES = encodings(
+    "tlbi vmalle1is",
+    "tlbi vmalle1",
+    "tlbi vmalle1os",
+    "tlbi vaae1is, x0",
+    "tlbi vaale1is, x0",
+    "tlbi vae1is, x0",
+    "tlbi vale1, x0",
+    "tlbi aside1is, x0",
+    "tlbi rvaae1is, x0",
+    "tlbi rvaale1os, x0",
+    "tlbi vae2is, x0",
+    "tlbi alle1is",
+    "tlbi vmalls12e1is",
+    "tlbi ipas2e1is, x0",
+    "dsb ish",
+    "dsb ishst",
+    "dsb nsh",
+    "dsb nshst",
+    "dsb sy",
+    "dsb osh",
+    "dsb ishld",
+    "dsb ishnxs",
+    "isb",
+    "ssbb",
+    "dc zva, x0",
+)
+
+
+class Geometry(ctypes.Structure):
+    """As in decode.h."""
+
+    _fields_ = [
+        ("page_shift", ctypes.c_uint32),
+        ("va_bits", ctypes.c_uint32),
+        ("root_level", ctypes.c_int),
+        ("lpa2", ctypes.c_bool),
+    ]
+
+
+class Tlbi(ctypes.Structure):
+    """As in decode.h."""
+
+    _fields_ = [
+        ("what", ctypes.c_int),
+        ("broadcast", ctypes.c_bool),
+        ("last_level", ctypes.c_bool),
+        ("any_asid", ctypes.c_bool),
+        ("start", ctypes.c_uint64),
+        ("end", ctypes.c_uint64),
+        ("level", ctypes.c_int),
+    ]
+
+
+class Model:
+    """The model, with a guest's memory and two CPUs that share the tables."""
+
+    def __init__(self, library: Path, bbm_level: int) -> None:
+        self._c = ctypes.CDLL(str(library))
+        self._c.test_words.restype = ctypes.c_char_p
+        self._c.desc_address.restype = ctypes.c_uint64
+        self._c.root_address.restype = ctypes.c_uint64
+        self._c.model_start(bbm_level, 0)
+        self._c.model_mair(ctypes.c_uint64(MAIR))
+        self._c.model_tcr(ctypes.c_uint64(TCR))
+        self.write(ROOT + 256 * 8, TABLES[1] | VALID | TABLE)
+        self.write(TABLES[1], TABLES[2] | VALID | TABLE)
+        self.write(TABLES[2], TABLES[3] | VALID | TABLE)
+        self.root(0)
+        self.root(1)
+
+    def __getattr__(self, name):
+        return getattr(self._c, name)
+
+    def write(self, pa: int, value: int, cpu: int = 0, atomic: bool = False):
+        self._c.test_write(cpu, ctypes.c_uint64(pa), ctypes.c_uint64(value), atomic)
+
+    def set(self, level: int, index: int, desc: int, **options):
+        """Write an entry of the table of a level."""
+        self.write(TABLES[level] + 8 * index, desc, **options)
+
+    def root(self, cpu: int, pa: int = ROOT, common: bool = False):
+        self._c.test_root(cpu, ctypes.c_uint64(pa | common))
+
+    def do(self, text: str, operand: int = 0, cpu: int = 0):
+        function = self._c.test_dsb if text.startswith("dsb") else self._c.test_tlbi
+        arguments = () if text.startswith("dsb") else (ctypes.c_uint64(operand),)
+        function(cpu, CODES[text], *arguments)
+
+    def flush(self, va: int = VA, tlbi: str = "tlbi vaale1is, x0", cpu: int = 0):
+        """Invalidate an address as the kernel does."""
+        self.do("dsb ishst", cpu=cpu)
+        self.do(tlbi, operand(va), cpu=cpu)
+        self.do("dsb ish", cpu=cpu)
+
+    def access(self, va: int = VA, write: bool = False, cpu: int = 0):
+        self._c.test_access(cpu, ctypes.c_uint64(va), write)
+
+    def rules(self) -> list[str]:
+        """Return the names of the rules that were broken."""
+        return [RULES[self._c.test_rule(i)] for i in range(self._c.test_reports())]
+
+    def words(self, index: int = 0) -> str:
+        return self._c.test_words(index).decode()
+
+
+def operand(va: int) -> int:
+    return va >> 12 & (1 << 44) - 1
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("strict") / "model.so"
+    code = [source for source in SOURCES.glob("*.c") if source.stem != "plugin"]
+    run([HOST_GCC, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+         "-I", SOURCES, "-o", file, *code, HARNESS])  # fmt: skip
+    return file
+
+
+@pytest.fixture
+def model(library, tmp_path):
+    """Make models; each is a copy of the library, as their state is in there."""
+    numbers = itertools.count()
+
+    def make(bbm_level: int = 0) -> Model:
+        copy = shutil.copy(library, tmp_path / f"model{next(numbers)}.so")
+        return Model(copy, bbm_level)
+
+    return make
+
+
+# --- What bits mean -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("granule", "va_bits", "ds", "expected"),
+    [
+        (2, 39, 0, (12, 39, 1, False)),
+        (2, 48, 0, (12, 48, 0, False)),
+        (2, 52, 1, (12, 52, -1, True)),
+        (1, 47, 0, (14, 47, 1, False)),
+        (1, 48, 0, (14, 48, 0, False)),
+        (1, 52, 1, (14, 52, 0, True)),
+        (3, 42, 0, (16, 42, 2, False)),
+        (3, 48, 0, (16, 48, 1, False)),
+        (3, 52, 1, (16, 52, 1, False)),
+    ],
+)
+def test_tables_of_all_page_sizes(model, granule, va_bits, ds, expected):
+    geometry = Geometry()
+    tcr = granule << 30 | (64 - va_bits) << 16 | ds << 59
+    assert model().decode_tcr(ctypes.c_uint64(tcr), ctypes.byref(geometry))
+    found = (geometry.page_shift, geometry.va_bits, geometry.root_level, geometry.lpa2)
+    assert found == expected
+    stride = geometry.page_shift - 3
+    entries = model().table_entries(ctypes.byref(geometry), geometry.root_level)
+    bits = (entries - 1).bit_length() + stride * (3 - geometry.root_level) + geometry.page_shift
+    assert bits == va_bits
+
+
+def test_reserved_values_are_no_tables(model):
+    assert not model().decode_tcr(ctypes.c_uint64(16 << 16), ctypes.byref(Geometry()))
+
+
+def geometry_of(page_shift: int, va_bits: int, lpa2: bool = False) -> Geometry:
+    levels = -(-(va_bits - page_shift) // (page_shift - 3))
+    return Geometry(page_shift, va_bits, 4 - levels, lpa2)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "desc", "level", "expected"),
+    [
+        ((12, 48, False), 0x0068_0000_4123_4F13, 3, 0x4123_4000),
+        ((12, 48, False), 0x0068_0000_4020_0F11, 2, 0x4020_0000),
+        # A block has bits that are no address below its size.
+        ((12, 48, False), 0x0068_0000_4021_0F11, 2, 0x4020_0000),
+        ((12, 48, False), 0x4123_4003, 2, 0x4123_4000),
+        # With LPA2 bits 9 and 8 are the highest of the address.
+        ((12, 52, True), 0x0003_0000_4000_0713, 3, 0x000F_0000_4000_0000),
+        ((16, 52, False), 0x4000_F713, 3, 0x000F_0000_4000_0000),
+    ],
+)
+def test_output_addresses(model, geometry, desc, level, expected):
+    found = model().desc_address(
+        ctypes.byref(geometry_of(*geometry)), ctypes.c_uint64(desc), level
+    )
+    assert found == expected
+
+
+def test_root_of_few_entries(model):
+    """With 52 bits the first table has 16 entries, and the ASID is in TTBR1."""
+    geometry = ctypes.byref(geometry_of(12, 52, True))
+    assert model().root_address(geometry, ctypes.c_uint64(0x0012_0000_4000_0F81)) == 0x4000_0F80
+
+
+def decoded(model, text: str, value: int = 0, geometry=(12, 48, False)) -> Tlbi:
+    tlbi = Tlbi()
+    code = CODES[text]
+    assert model.is_tlbi(code) & 1
+    where = ctypes.byref(geometry_of(*geometry))
+    model.decode_tlbi(where, code, ctypes.c_uint64(value), ctypes.byref(tlbi))
+    return tlbi
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "broadcast"),
+    [
+        ("tlbi vmalle1is", 1, True),
+        ("tlbi vmalle1os", 1, True),
+        ("tlbi vmalle1", 1, False),
+        ("tlbi alle1is", 1, True),
+        ("tlbi vmalls12e1is", 1, True),
+        ("tlbi aside1is, x0", 2, True),
+        ("tlbi vae2is, x0", 0, None),
+        ("tlbi ipas2e1is, x0", 0, None),
+    ],
+)
+def test_invalidations_without_address(model, text, what, broadcast):
+    tlbi = decoded(model(), text)
+    assert tlbi.what == what
+    assert broadcast is None or tlbi.broadcast == broadcast
+
+
+@pytest.mark.parametrize(
+    ("text", "broadcast", "last_level", "any_asid"),
+    [
+        ("tlbi vaae1is, x0", True, False, True),
+        ("tlbi vaale1is, x0", True, True, True),
+        ("tlbi vae1is, x0", True, False, False),
+        ("tlbi vale1, x0", False, True, False),
+    ],
+)
+def test_invalidations_by_address(model, text, broadcast, last_level, any_asid):
+    tlbi = decoded(model(), text, operand(VA + 0x5000) | 7 << 48)
+    assert (tlbi.what, tlbi.start, tlbi.end) == (3, VA + 0x5000, VA + 0x6000)
+    assert (tlbi.broadcast, tlbi.last_level, tlbi.any_asid) == (broadcast, last_level, any_asid)
+    assert tlbi.level == 0
+
+
+def test_level_hint(model):
+    """Bits 47 and 46 say whether there is one, and bits 45 and 44 which."""
+    hint = decoded(model(), "tlbi vaale1is, x0", operand(VA) | (1 << 2 | 2) << 44)
+    assert (hint.start, hint.level) == (VA, 2)
+
+
+def ranged(page: int, tg: int, scale: int, num: int, level: int = 0) -> int:
+    return page & (1 << 37) - 1 | level << 37 | num << 39 | scale << 44 | tg << 46
+
+
+@pytest.mark.parametrize(
+    ("geometry", "shift", "tg", "scale", "num", "pages"),
+    [
+        ((12, 48, False), 12, 1, 0, 0, 2),
+        ((12, 48, False), 12, 1, 0, 31, 64),
+        ((12, 48, False), 12, 1, 1, 0, 64),
+        ((12, 48, False), 12, 1, 3, 1, 131072),
+        ((16, 48, False), 16, 3, 0, 0, 2),
+        ((14, 48, False), 14, 2, 2, 2, 6144),
+        # With LPA2 the address is in units of 64 KiB.
+        ((12, 52, True), 16, 1, 0, 7, 16),
+        # Of another page size: nothing is invalidated.
+        ((12, 48, False), 16, 3, 0, 0, 0),
+    ],
+)
+def test_ranges(model, geometry, shift, tg, scale, num, pages):
+    start = 0xFFFF_FFFF_8000_0000
+    value = ranged(start >> shift, tg, scale, num, level=3)
+    tlbi = decoded(model(), "tlbi rvaae1is, x0", value, geometry)
+    assert (tlbi.what, tlbi.start) == (3, start)
+    assert tlbi.end - tlbi.start == pages << geometry[0]
+    assert tlbi.level == 3
+    assert tlbi.broadcast
+    assert not tlbi.last_level
+    assert decoded(model(), "tlbi rvaale1os, x0", value, geometry).last_level
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("dsb ish", (True, True, True)),
+        ("dsb sy", (True, True, True)),
+        ("dsb osh", (True, True, True)),
+        ("dsb ishnxs", (True, True, True)),
+        ("dsb nsh", (False, True, True)),
+        ("dsb nshst", (False, True, False)),
+        ("dsb ishst", (True, True, False)),
+        ("dsb ishld", (True, False, True)),
+    ],
+)
+def test_barriers(model, text, expected):
+    found = (ctypes.c_bool * 3)()
+    assert model().is_dsb(CODES[text]) & 1
+    assert model().decode_dsb(CODES[text], ctypes.byref(found)) & 1
+    assert tuple(found) == expected
+
+
+@pytest.mark.parametrize("text", ["isb", "dc zva, x0", "tlbi vmalle1is"])
+def test_what_is_no_barrier(model, text):
+    assert not model().is_dsb(CODES[text]) & 1
+
+
+def test_speculation_barrier_has_the_encoding_of_dsb(model):
+    assert not model().decode_dsb(CODES["ssbb"], ctypes.byref((ctypes.c_bool * 3)())) & 1
+
+
+# --- The rules ------------------------------------------------------------------
+
+
+def test_break_before_make_as_it_should_be(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    assert m.test_records() == 1
+    m.flush()
+    assert m.test_records() == 0
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    m.access()
+    assert m.rules() == []
+
+
+def test_a_new_address_without_break(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+@pytest.mark.parametrize("bits", [READ_ONLY, PXN, 1 << 54, 1 << 55, 1 << 58, READ_ONLY | PXN])
+def test_permissions_and_software_bits_change_live(model, bits):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE ^ bits)
+    assert [rule for rule in m.rules() if rule != "write-execute"] == []
+
+
+@pytest.mark.parametrize("bits", [DEVICE, 1 << 8])
+def test_memory_type_and_shareability_do_not(model, bits):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE ^ bits)
+    assert m.rules() == ["break-before-make"]
+
+
+def test_tagged_memory_is_the_same_type(model):
+    m = model()
+    m.model_mair(ctypes.c_uint64(0xF0FF))
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE ^ DEVICE)
+    assert m.rules() == []
+
+
+def test_not_global_may_replace_global_and_not_the_other_way(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE | NOT_GLOBAL)
+    assert m.rules() == []
+    m.flush(tlbi="tlbi vaae1is, x0")
+    m.set(3, 0, PAGE | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "alike", "expected"),
+    [
+        (READ_ONLY, READ_ONLY, True, []),
+        (READ_ONLY, READ_ONLY, False, ["break-before-make"]),
+        (0, READ_ONLY, True, ["break-before-make"]),
+        (READ_ONLY, 0, True, ["break-before-make"]),
+        # Hardware would make it writable.
+        (READ_ONLY, READ_ONLY | 1 << 51, True, ["break-before-make"]),
+    ],
+)
+def test_a_new_address_with_the_same_contents(model, old, new, alike, expected):
+    m = model()
+    m.write(PAGE + 0x800, 1)
+    m.write(PAGE + 0x1800, 1 if alike else 2)
+    m.set(3, 0, PAGE | A_PAGE | old)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE | new)
+    assert m.rules() == expected
+
+
+def test_an_entry_that_no_cpu_could_walk_is_in_no_tlb(model):
+    m = model()
+    m.write(OTHER[3], PAGE | A_PAGE)
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    assert m.rules() == []
+    m.write(OTHER[3], PAGE | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rule"),
+    [
+        ([], "make-before-invalidation"),
+        (["dsb ishst", "dsb ish"], "make-before-invalidation"),
+        (["dsb ishst", "tlbi vaale1is, x0"], "make-before-invalidation"),
+        (["dsb ishst", "tlbi vaale1is, x0", "dsb nsh"], "make-before-invalidation"),
+        (["dsb ishst", "tlbi vaale1is, x0", "dsb ishst"], "make-before-invalidation"),
+        (["dsb ishst", "tlbi vaale1is, x0", "dsb ishld"], "make-before-invalidation"),
+        (["tlbi vaale1is, x0", "dsb ish"], "scope"),
+        (["dsb ishst", "tlbi vale1, x0", "dsb ish"], "scope"),
+        (["dsb ishst", "tlbi vmalle1", "dsb ish"], "scope"),
+        (["dsb ishst", "tlbi aside1is, x0", "dsb ish"], "make-before-invalidation"),
+    ],
+)
+def test_made_before_the_invalidation_has_completed(model, steps, rule):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    for step in steps:
+        m.do(step, operand(VA))
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == [rule]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["dsb ishst", "tlbi vaale1is, x0", "dsb ish"],
+        ["dsb ish", "tlbi vaae1is, x0", "dsb sy"],
+        ["dsb ishst", "tlbi vae1is, x0", "dsb ish"],
+        ["dsb ishst", "tlbi vmalle1is", "dsb ish"],
+        ["dsb sy", "tlbi vmalle1os", "dsb osh"],
+    ],
+)
+def test_invalidations_that_suffice(model, steps):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    for step in steps:
+        m.do(step, operand(VA))
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+
+
+def test_another_cpus_barrier_does_not_wait_for_this_ones_invalidation(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.do("dsb ishst")
+    m.do("tlbi vaale1is, x0", operand(VA))
+    m.do("dsb ish", cpu=1)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["make-before-invalidation"]
+
+
+def test_each_cpu_may_invalidate_its_own_tlb(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    for cpu in (0, 1):
+        m.do("dsb nshst" if cpu == 0 else "dsb ish", cpu=cpu)
+        m.do("tlbi vmalle1", cpu=cpu)
+        m.do("dsb nsh", cpu=cpu)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+
+
+def test_entries_that_are_not_global_need_all_address_spaces(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE | NOT_GLOBAL)
+    m.set(3, 0, 0)
+    m.flush(tlbi="tlbi vae1is, x0")
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE | NOT_GLOBAL)
+    assert m.rules() == ["scope"]
+    assert "address space" in m.words()
+
+
+def test_the_level_of_another_leaf_invalidates_nothing(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.do("dsb ishst")
+    m.do("tlbi vaale1is, x0", operand(VA) | (1 << 2 | 2) << 44)
+    m.do("dsb ish")
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["scope"]
+
+
+def test_a_range_that_is_too_short(model):
+    m = model()
+    for index in range(4):
+        m.set(3, index, PAGE + 0x1000 * index | A_PAGE)
+    for index in range(4):
+        m.set(3, index, 0)
+    m.do("dsb ishst")
+    m.do("tlbi rvaae1is, x0", ranged(VA >> 12, 1, 0, 0))
+    m.do("dsb ish")
+    for index in range(4):
+        m.set(3, index, PAGE + 0x10000 + 0x1000 * index | A_PAGE)
+    assert m.rules() == ["make-before-invalidation"] * 2
+
+
+def split_block(m: Model, pages: int = 512):
+    for index in range(512):
+        m.write(OTHER[3] + 8 * index, (BLOCK + 0x1000 * index | A_PAGE) if index < pages else 0)
+    m.set(2, 1, BLOCK | LEAF)
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+
+
+def test_sizes_change_live_with_level_2_alone(model):
+    with_it, without = model(2), model(0)
+    split_block(with_it)
+    assert with_it.rules() == []
+    split_block(without)
+    assert set(without.rules()) == {"break-before-make"}
+
+
+def test_a_block_becomes_a_table_that_is_half_filled(model):
+    m = model(2)
+    split_block(m, pages=511)
+    assert m.rules() == ["tables"]
+
+
+def test_invalidation_by_address_with_two_sizes_cached(model):
+    m = model(2)
+    split_block(m)
+    m.flush(VA + 0x200000)
+    assert m.rules() == ["sizes"]
+    m = model(2)
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.flush(VA + 0x200000)
+    assert m.rules() == []
+
+
+def fold_block(m: Model, tlbi: str):
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.set(2, 1, BLOCK | LEAF)
+    m.flush(VA + 0x200000, tlbi=tlbi)
+
+
+def test_a_table_is_freed_while_walk_caches_may_lead_to_it(model):
+    m = model(2)
+    fold_block(m, "tlbi vaale1is, x0")
+    m.write(OTHER[3] + 8, 0x1234)
+    assert m.rules()[-1] == "tables"
+
+
+def test_a_table_is_freed_after_its_walk_cache_entry(model):
+    m = model(2)
+    fold_block(m, "tlbi vmalle1is")
+    m.write(OTHER[3] + 8, 0x1234)
+    assert m.rules() == []
+
+
+def test_what_a_stale_table_held_is_remembered(model):
+    """The leaves of a table that was unlinked may be cached, and conflict with what follows."""
+    m = model(2)
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.set(2, 1, 0)
+    m.set(2, 1, BLOCK + 0x200000 | LEAF)
+    assert set(m.rules()) == {"make-before-invalidation"}
+    assert len(m.rules()) > 1
+
+
+def test_use_while_unmapped(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.access(VA + 0x1000)
+    assert m.rules() == []
+    m.access(VA + 8, cpu=1)
+    assert m.rules() == ["stale-use"]
+
+
+def test_use_of_either_of_two_pages_with_the_same_contents(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE | READ_ONLY)
+    m.access()
+    assert m.rules() == []
+    # The page that was given up belongs to somebody else, and a TLB may still lead to it.
+    m.write(PAGE + 0x800, 1)
+    m.access()
+    assert m.rules() == ["stale-use"]
+
+
+def contiguous(m: Model, first: int, pa: int, bits: int = CONTIGUOUS):
+    for index in range(16):
+        m.set(3, first + index, pa + 0x1000 * index | A_PAGE | bits)
+
+
+def test_a_contiguous_group(model):
+    m = model()
+    contiguous(m, 16, PAGE)
+    m.flush(VA + 0x10000)
+    assert m.rules() == []
+
+
+def test_a_misaligned_contiguous_group(model):
+    m = model()
+    contiguous(m, 16, PAGE + 0x1000)
+    assert set(m.rules()) == {"contiguous"}
+    assert "index" in m.words()
+
+
+def test_a_contiguous_group_of_two_halves(model):
+    m = model()
+    for index in range(8):
+        m.set(3, 16 + index, PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    m.set(3, 24, PAGE + 0x10000 + 0x8000 | A_PAGE | CONTIGUOUS)
+    assert m.rules() == ["contiguous"]
+
+
+def test_a_contiguous_group_changes_live(model):
+    m = model(0)
+    contiguous(m, 16, PAGE)
+    m.set(3, 20, PAGE + 0x4000 | A_PAGE)
+    assert set(m.rules()) == {"break-before-make", "contiguous"}
+    m = model(2)
+    contiguous(m, 16, PAGE)
+    contiguous(m, 16, PAGE, 0)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == []
+
+
+def test_a_contiguous_group_stays_inconsistent(model):
+    m = model(2)
+    contiguous(m, 16, PAGE)
+    m.set(3, 20, PAGE + 0x4000 | A_PAGE)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == ["contiguous"]
+    assert "inconsistent" in m.words()
+
+
+def test_another_cpus_invalidation_does_not_end_the_change_of_a_group(model):
+    m = model(2)
+    contiguous(m, 16, PAGE)
+    m.set(3, 20, PAGE + 0x4000 | A_PAGE)
+    m.flush(tlbi="tlbi vmalle1is", cpu=1)
+    assert m.rules() == []
+
+
+def test_no_access_flag_no_tlb_entry(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE ^ AF)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE, atomic=True)
+    assert m.rules() == []
+
+
+def test_no_access_flag_and_a_blind_store(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE ^ AF)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["access-flag"]
+
+
+def second_root(m: Model, page: int) -> int:
+    """Make a root that differs from the first in the translation of VA."""
+    root = RAM + 0x30000
+    m.write(root + 256 * 8, RAM + 0x31000 | VALID | TABLE)
+    m.write(RAM + 0x31000, OTHER[2] | VALID | TABLE)
+    m.write(OTHER[2], OTHER[3] | VALID | TABLE)
+    m.write(OTHER[3], page | A_PAGE)
+    return root
+
+
+def test_cpus_that_share_a_tlb(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE + 0x1000)
+    m.flush(tlbi="tlbi vmalle1is", cpu=1)
+    m.root(1, RAM + 0x40000)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.root(1, root)
+    assert m.rules() == []
+    m.root(0, common=True)
+    m.root(1, root, common=True)
+    assert m.rules() == ["shared-tlb"]
+
+
+def test_another_root_while_the_tlb_has_entries_of_the_first(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.root(0, second_root(m, PAGE + 0x1000))
+    assert m.rules() == ["break-before-make"]
+
+
+def test_per_cpu_tables(model):
+    """What only one CPU can walk is in no other TLB: its own invalidation is enough."""
+    m = model()
+    root = second_root(m, PAGE)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.root(1, root)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.write(OTHER[3], 0, cpu=1)
+    m.do("dsb nshst", cpu=1)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE, cpu=1)
+    assert m.rules() == []
+
+
+def test_writable_here_and_executable_there(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == ["write-execute"]
+
+
+def test_writable_in_a_tlb_alone(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
+    m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == ["write-execute"]
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
+    m.flush()
+    m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == []
