@@ -125,8 +125,8 @@ class Violation:
         return "\n".join(lines)
 
     def functions(self) -> set[str]:
-        """Return the names of the function and its callers."""
-        return {name.partition("+")[0] for name in self.place}
+        """Return the names of the function and its callers, without what the compiler appends."""
+        return {name.partition("+")[0].partition(".")[0] for name in self.place}
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what json.dump() takes."""
@@ -196,8 +196,8 @@ def parse_symbols(text: str) -> Symbols:
     for line in text.splitlines():
         parts = line.split(maxsplit=3)
         if len(parts) >= 3 and parts[1] in "tTwW" and not parts[2].startswith("$"):
-            module = f" {parts[3]}" if len(parts) == 4 else ""
-            found.append((int(parts[0], 16), parts[2] + module))
+            # Of a module the name follows, in brackets.
+            found.append((int(parts[0], 16), parts[2]))
     found.sort(key=lambda symbol: symbol[0])
     return Symbols([start for start, _ in found], [name for _, name in found])
 
@@ -239,7 +239,7 @@ class _Resolver:
         linked = sorted({self.linked(address) for address in addresses})
         text = run([ADDR2LINE, "-e", vmlinux, *(f"{address:#x}" for address in linked)])
         for address, line in zip(linked, text.splitlines(), strict=False):
-            if not line.startswith("??"):
+            if "/" in line:
                 self._kernel.lines[address] = line
 
 

@@ -166,6 +166,7 @@ struct registers {
 };
 
 static struct registers registers[MAX_CPUS];
+static u64 zeroed_bytes = 64;	/* by DC ZVA */
 
 static u64 read_register(struct reg *handle)
 {
@@ -195,19 +196,27 @@ static void cpu_starts(u64 id, unsigned int cpu)
 	const struct reg_descriptor *all = (void *)array->data;
 	int level = wanted_level;
 	unsigned int i, number;
+	u64 words;
 	char rest;
 
 	(void)id;
 	if (cpu >= MAX_CPUS)
 		return;
 	for (i = 0; i < array->len; i++) {
-		if (sscanf(all[i].name, "x%u%c", &number, &rest) == 1 &&
-		    number < NR_X)
-			registers[cpu].x[number] = all[i].handle;
-		else if (!strcmp(all[i].name, "cpsr"))
-			registers[cpu].cpsr = all[i].handle;
-		else if (!strcmp(all[i].name, "ID_AA64MMFR2_EL1") && level < 0)
-			level = BITS(read_register(all[i].handle), 55, 52);
+		const char *name = all[i].name;
+		struct reg *handle = all[i].handle;
+
+		if (sscanf(name, "x%u%c", &number, &rest) == 1 &&
+		    number < NR_X) {
+			registers[cpu].x[number] = handle;
+		} else if (!strcmp(name, "cpsr")) {
+			registers[cpu].cpsr = handle;
+		} else if (!strcmp(name, "ID_AA64MMFR2_EL1") && level < 0) {
+			level = BITS(read_register(handle), 55, 52);
+		} else if (!strcmp(name, "DCZID_EL0")) {
+			words = BITS(read_register(handle), 3, 0);
+			zeroed_bytes = 4ULL << words;
+		}
 	}
 	if (cpu)
 		return;
@@ -218,7 +227,7 @@ static void cpu_starts(u64 id, unsigned int cpu)
 
 /* Reports */
 
-#define FRAMES		6
+#define FRAMES		10
 #define NR_PLACES	4096
 
 static const char * const names[NR_RULES] = {
@@ -251,6 +260,9 @@ static u64 *kernel_memory(u32 cpu, u64 va)
 	u64 desc, size;
 	int level;
 
+	/* Before the kernel is at its own addresses. */
+	if (!(va >> 63) && va % 8 == 0)
+		return model_memory(va, 16);
 	if (va % 8 || !walk(model.cpus[cpu].root, va, &desc, &level))
 		return NULL;
 	size = granule(level);
@@ -266,12 +278,16 @@ static void find_callers(u32 cpu, u64 callers[FRAMES])
 	u32 i;
 
 	memset(callers, 0, FRAMES * sizeof(*callers));
-	callers[0] = read_x(cpu, 30) | upper;
+	callers[0] = read_x(cpu, 30);
+	if (callers[0] >> 55 & 1)
+		callers[0] |= upper;
 	for (i = 1; i < FRAMES; i++) {
 		record = kernel_memory(cpu, frame);
 		if (!record || !record[1])
 			break;
-		callers[i] = record[1] | upper;
+		callers[i] = record[1];
+		if (callers[i] >> 55 & 1)
+			callers[i] |= upper;
 		frame = record[0];
 	}
 }
@@ -394,11 +410,11 @@ static void executes(unsigned int cpu, void *data)
 static void zeroes(unsigned int cpu, void *data)
 {
 	const struct place_of_code *it = data;
-	u64 va, desc, pa, size = 64;
+	u64 va, desc, pa, size = zeroed_bytes;
 	u64 *memory;
 	int level;
 
-	if (cpu >= MAX_CPUS || !model.nr_records)
+	if (cpu >= MAX_CPUS)
 		return;
 	va = read_x(cpu, RT(it->code)) & ~(size - 1);
 	pthread_mutex_lock(&lock);
