@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
+import os
+import re
 import shutil
-import tomllib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +18,12 @@ from pagewright.host import workspace
 from pagewright.host.errors import MachineError
 from pagewright.host.run import run
 from pagewright.host.toolchain import GCC, HOST_GCC, OBJCOPY
-from pagewright.machine import strict
-from pagewright.machine.strict import RULES, Known, Strict, Violation
+from pagewright.machine import evidence, strict
+from pagewright.machine.options import UNLISTED_CPU
+from pagewright.machine.strict import RULES, Known, Strict
 
 SPACE = workspace.find()
+KNOWN = strict.known(SPACE.base().path / "violations.toml")
 SOURCES = Path(strict.__file__).with_name("strict")
 HARNESS = Path(__file__).with_name("strict") / "harness.c"
 
@@ -167,7 +173,7 @@ def operand(va: int) -> int:
 def library(tmp_path_factory) -> Path:
     file = tmp_path_factory.mktemp("strict") / "model.so"
     code = [source for source in SOURCES.glob("*.c") if source.stem != "plugin"]
-    run([HOST_GCC, "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+    run([HOST_GCC, "-O0", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
          "-I", SOURCES, "-o", file, *code, HARNESS])  # fmt: skip
     return file
 
@@ -236,9 +242,7 @@ def geometry_of(page_shift: int, va_bits: int, lpa2: bool = False) -> Geometry:
     ],
 )
 def test_output_addresses(model, geometry, desc, level, expected):
-    found = model().desc_address(
-        ctypes.byref(geometry_of(*geometry)), ctypes.c_uint64(desc), level
-    )
+    found = model().desc_address(ctypes.byref(geometry_of(*geometry)), ctypes.c_uint64(desc), level)
     assert found == expected
 
 
@@ -771,3 +775,245 @@ def test_writable_in_a_tlb_alone(model):
     m.flush()
     m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
     assert m.rules() == []
+
+
+# --- What it writes -------------------------------------------------------------
+
+SYMBOLS = """
+ffff800080000000 T _text
+ffff800080010000 T vectors
+ffff800080010000 t $x
+ffff800080020000 t set_it
+ffff800080021000 T caller
+ffff800080022000 D data
+"""
+MODULES = "ffffa00000000000 t in_module\t[mutants]\n"
+# The kernel was moved by this much, and its first instruction was at that physical address.
+MOVED = 0x2000_0000
+IMAGE = 0x4020_0000
+
+REPORT = {
+    "count": 3,
+    "rule": "break-before-make",
+    "words": "the output address changes",
+    "cpu": 1,
+    "pc": 0xFFFF_8000_8002_0010 + MOVED,
+    "address": 0xFFFF_8000_8100_0000,
+    "old": 0x43,
+    "new": 0x83,
+    "writer_cpu": 0,
+    "writer": IMAGE + 0x21004,
+    "callers": [0xFFFF_8000_8002_1008 + MOVED, 0xFFFF_A000_0000_0020],
+}
+
+
+@pytest.fixture
+def reports(tmp_path, monkeypatch):
+    """Write a file of reports, for a kernel with the symbols above."""
+    monkeypatch.setattr(strict, "_symbols", lambda vmlinux: strict.parse_symbols(SYMBOLS))
+    monkeypatch.setattr(strict, "run", lambda command: "??:0\n" * len(command))
+
+    def write(*entries: dict, rest: str = "") -> Path:
+        facts = [{"bbm_level": 2}, {"image": IMAGE}, {"vectors": 0xFFFF_8000_8001_0000 + MOVED}]
+        file = tmp_path / "violations.json"
+        file.write_text("".join(json.dumps(entry) + "\n" for entry in [*facts, *entries]) + rest)
+        return file
+
+    return write
+
+
+def test_addresses_become_names(reports):
+    machine = Strict(Path("plugin"), Path("vmlinux"))
+    (found,) = strict.read(reports(REPORT), machine, MODULES)
+    assert found.place == ("set_it+0x10", "caller+0x8", "in_module+0x20")
+    assert found.writer == "caller+0x4 on CPU 0"
+    assert found.functions() == {"set_it", "caller", "in_module"}
+    text = str(found)
+    assert "3 times, by CPU 1 in set_it+0x10 < caller+0x8" in text
+    assert "0xffff800081000000" in text
+
+
+def test_source_lines_where_the_kernel_has_them(reports, monkeypatch):
+    monkeypatch.setattr(strict, "run", lambda command: "mm/some.c:42\n")
+    (found,) = strict.read(reports(REPORT), Strict(Path("plugin"), Path("vmlinux")))
+    assert found.place[0] == "set_it+0x10 (mm/some.c:42)"
+
+
+def test_without_symbols_there_are_addresses(reports):
+    (found,) = strict.read(reports(REPORT), Strict(Path("plugin")))
+    assert found.place[0] == hex(REPORT["pc"])
+
+
+def test_what_is_explained_is_left_out(reports):
+    file = reports(REPORT, {**REPORT, "rule": "scope"})
+    entries = [
+        Known("scope", "caller", "because", "base-4k"),
+        Known("tables", "set_it", "of another rule", "base-4k"),
+    ]
+    machine = Strict(Path("plugin"), Path("vmlinux"), known=entries)
+    assert [found.rule for found in strict.read(file, machine)] == ["break-before-make"]
+    assert len(strict.read_all(file, machine)) == 2
+
+
+def test_a_line_that_is_half_written(reports):
+    assert strict.read(reports(rest='{"count":   1, "ru'), Strict(Path("plugin"))) == []
+
+
+def test_no_reports_at_all(tmp_path):
+    with pytest.raises(MachineError, match="has left no reports"):
+        strict.read(tmp_path / "none", Strict(Path("plugin")))
+
+
+def test_rules_that_there_are_not():
+    with pytest.raises(MachineError, match="there is no rule speed"):
+        Strict(Path("plugin"), without=["speed"])
+
+
+def test_names_of_rules_are_those_of_the_plugin():
+    names = re.findall(r'\[RULE_\w+\]\s*= "([\w-]+)"', (SOURCES / "plugin.c").read_text())
+    assert tuple(names) == RULES
+
+
+def test_what_is_explained_is_well_formed():
+    assert {entry.rule for entry in KNOWN} <= set(RULES)
+    assert {entry.build for entry in KNOWN} == {"base-4k", "patched-4k"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["patched-4k", "--strict-json", "x.json"], "add --strict"),
+        (["patched-4k", "--bbm-level", "0"], "add --strict"),
+        (["--strict", "--vmlinux", __file__], "add --kernel"),
+        (["--strict"], "name a build"),
+        (["patched-4k", "--kernel", __file__], "instead of a build"),
+    ],
+)
+def test_options_that_need_others(arguments, message):
+    result = subprocess.run(
+        [sys.executable, "-c", "from pagewright.cli.main import main; main()", "boot", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SPACE.root)},
+    )
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# --- Guests ---------------------------------------------------------------------
+
+PAGE_TABLES_AT_WORK = """
+stress-ng --fork 2 --fork-ops 100 --mmap 1 --mmap-ops 2 --mmap-bytes 4M 2>&1 || exit
+modprobe crypto_null && modprobe -r crypto_null
+"""
+
+KPTI_CPU = "cortex-a76"
+
+
+@pytest.mark.full
+def test_base_kernel_has_what_is_explained_and_no_more(machine):
+    """With and without BBM level 2, and where the kernel is not mapped for programs."""
+    seen = set()
+    for cpu in (None, KPTI_CPU):
+        guest = machine("base-4k", smp=2, cpu=cpu, strict=True)
+        guest.check(PAGE_TABLES_AT_WORK, timeout=900)
+        assert guest.violations() == []
+        seen |= explanations(guest)
+    assert seen == {entry for entry in KNOWN if entry.build == "base-4k"}
+
+
+def explanations(guest) -> set[Known]:
+    """Return what explains the violations of a machine that has no others."""
+    everything = strict.read_all(guest.logs / evidence.VIOLATIONS, guest.strict)
+    return {strict.explains(guest.strict.known, found) for found in everything}
+
+
+MUTANTS = {
+    "new_address": {"break-before-make"},
+    "new_address_of_writable": {"break-before-make"},
+    "new_memory_type": {"break-before-make"},
+    "global_over_not_global": {"break-before-make"},
+    "made_too_early": {"make-before-invalidation"},
+    "no_barrier_before_tlbi": {"scope"},
+    "one_cpu_invalidated": {"scope"},
+    "wrong_level": {"scope"},
+    "short_range": {"make-before-invalidation"},
+    "split_believed_too_early": {"sizes"},
+    "half_filled_table": {"tables"},
+    "table_given_away": {"tables"},
+    "misaligned_group": {"contiguous"},
+    "inconsistent_group": {"contiguous"},
+    "blind_store": {"access-flag"},
+    "used_while_broken": {"stale-use"},
+    "writable_and_executable": {"write-execute"},
+    # The other table is loaded while the TLB has entries of the first one.
+    "common_not_private": {"shared-tlb", "break-before-make"},
+}
+
+# What a CPU without BBM level 2 must not do on top of that, or may not do at all.
+WITHOUT_LEVEL_2 = {"new_size": {"break-before-make"}, "inconsistent_group": {"contiguous"}}
+
+MODULE = "tests/strict/strict_mutants.c"
+
+
+def run_mutants(guest, names) -> dict[str, set[str]]:
+    """Run mutants; return the rules that each was found to break."""
+    guest.check("insmod /usr/lib/tests/external/strict_mutants.ko")
+    for name in names:
+        guest.check(f"echo {name} >/sys/module/strict_mutants/parameters/run")
+    found: dict[str, set[str]] = {}
+    for violation in guest.violations():
+        function = violation.place[0].partition("+")[0]
+        found.setdefault(function, set()).add(violation.rule)
+    return found
+
+
+def test_there_is_a_mutant_for_each_rule():
+    assert set.union(*MUTANTS.values()) == set(RULES)
+    names = re.findall(r'^\t\{ "(\w+)"', (SPACE.root / MODULE).read_text(), re.MULTILINE)
+    assert set(names) == MUTANTS.keys() | WITHOUT_LEVEL_2.keys()
+
+
+@pytest.mark.full
+def test_mutants_are_found(machine):
+    guest = machine("base-4k", smp=2, strict=True, modules_from=[MODULE])
+    assert run_mutants(guest, MUTANTS) == MUTANTS
+    # With level 2 the size may change live.
+    assert run_mutants_again(guest) == MUTANTS
+
+
+def run_mutants_again(guest) -> dict[str, set[str]]:
+    guest.check("rmmod strict_mutants")
+    return run_mutants(guest, ["new_size"])
+
+
+@pytest.mark.full
+def test_mutants_are_found_without_level_2(machine):
+    guest = machine("base-4k", smp=2, strict=True, bbm_level=0, modules_from=[MODULE])
+    assert run_mutants(guest, WITHOUT_LEVEL_2) == WITHOUT_LEVEL_2
+
+
+HUGEPAGES = """
+for nr in 40 90 140 0; do echo $nr >/proc/sys/vm/nr_hugepages || exit 1; done
+test $(cat /proc/sys/vm/nr_hugepages) = 0
+"""
+
+CPUS = [
+    pytest.param({}, id="level-2"),
+    pytest.param({"cpu": UNLISTED_CPU, "bbm_level": 0}, id="level-0"),
+    pytest.param({"cpu": KPTI_CPU}, id="cortex-a76"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("suite", ["linear_map", "hugetlb_vmemmap", "percpu*", "cpu_pause"])
+def test_suites_of_the_features(machine, cpu, suite):
+    append = f"kunit.enable=1 kunit.filter_glob={suite} hugetlb_free_vmemmap=on"
+    guest = machine("patched-4k", smp=2, memory="2G", strict=True, append=append, **cpu)
+    guest.check(HUGEPAGES, timeout=900)
+    guest.check(PAGE_TABLES_AT_WORK, timeout=900)
+    assert guest.violations() == []
+    if suite == "linear_map" and not cpu:
+        assert explanations(guest) >= {entry for entry in KNOWN if entry.build == "patched-4k"}

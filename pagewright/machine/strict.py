@@ -49,13 +49,16 @@ class Known:
 
     Attributes:
         rule: its rule.
-        function: the function that breaks it, or one that calls that.
-        why: why it is no defect of a feature.
+        function: the function that breaks it, one that calls that, or the one that has changed
+            the old descriptor.
+        why: why it is there.
+        build: a build where it is seen, and whose test fails if it is not.
     """
 
     rule: str
     function: str
     why: str
+    build: str
 
 
 @dataclass(frozen=True)
@@ -125,8 +128,12 @@ class Violation:
         return "\n".join(lines)
 
     def functions(self) -> set[str]:
-        """Return the names of the function and its callers, without what the compiler appends."""
-        return {name.partition("+")[0].partition(".")[0] for name in self.place}
+        """Return the names of the function, its callers and the writer of the old descriptor.
+
+        They are without what the compiler appends.
+        """
+        names = (*self.place, self.writer)
+        return {name.partition("+")[0].partition(".")[0] for name in names}
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what json.dump() takes."""

@@ -51,9 +51,42 @@ static int root_of(u64 pa)
 		if (!model.roots[i].pa)
 			free = i;
 	}
-	if (free >= 0)
+	if (free >= 0) {
 		model.roots[free] = (struct root){ .pa = pa };
+		model.changes++;
+	}
 	return free;
+}
+
+/* A root is no longer in TTBR1 of a CPU, but may be in its TLB. */
+static void leave_root(u32 number)
+{
+	struct cpu *cpu = &model.cpus[number];
+
+	if (cpu->root < 0)
+		return;
+	model.roots[cpu->root].loaded &= ~BIT(number);
+	model.roots[cpu->root].stale |= BIT(number);
+	cpu->root = -1;
+}
+
+/* A CPU switches translation off, as it does before it starts a kernel. */
+void model_off(struct site site)
+{
+	model.now++;
+	leave_root(site.cpu);
+}
+
+/* Look at two roots, unless that was done and nothing has changed since. */
+static void compare_roots(struct site site, int a, int b, enum rule rule)
+{
+	static u64 seen[MAX_ROOTS][MAX_ROOTS][2];
+	u64 *at = &seen[a][b][rule == RULE_SHARED_TLB];
+
+	if (*at == model.changes + 1)
+		return;
+	*at = model.changes + 1;
+	check_roots(site, a, b, rule);
 }
 
 /**
@@ -80,22 +113,20 @@ void model_root(struct site site, u64 ttbr)
 	if (root == before && common == was_common)
 		return;
 	model.now++;
+	if (root != before)
+		leave_root(site.cpu);
 	cpu->root = root;
 	model.roots[root].loaded |= mine;
 	model.roots[root].stale &= ~mine;
-	if (before >= 0 && before != root) {
-		model.roots[before].loaded &= ~mine;
-		model.roots[before].stale |= mine;
-	}
 	mount_root(site, root);
 	for (i = 0; i < MAX_ROOTS; i++)
 		if (i != root && (model.roots[i].stale & mine))
-			check_roots(site, i, root, RULE_BREAK_BEFORE_MAKE);
+			compare_roots(site, i, root, RULE_BREAK_BEFORE_MAKE);
 	for (i = 0; i < MAX_CPUS && common; i++)
 		if (i != (int)site.cpu && model.cpus[i].common &&
 		    model.cpus[i].root >= 0 && model.cpus[i].root != root)
-			check_roots(site, model.cpus[i].root, root,
-				    RULE_SHARED_TLB);
+			compare_roots(site, model.cpus[i].root, root,
+				      RULE_SHARED_TLB);
 }
 
 /* Only the access flag was set: that is what hardware does by itself. */
@@ -132,6 +163,7 @@ void model_store(struct site site, u64 pa, u64 size, bool atomic)
 		if (old == new)
 			continue;
 		table->shadow[index] = new;
+		model.changes++;
 		if (!atomic && model.hardware_af && !(old & DESC_AF) &&
 		    desc_kind(old, table->level) == KIND_LEAF &&
 		    !is_hardware_update(old, new, table->level) &&

@@ -93,6 +93,7 @@ struct record {
 	u32 tried;		/* invalidations that did not suffice: TRIED_* */
 	u32 generation;
 	u32 next;		/* in its chain, or of free ones */
+	u32 position;		/* among those in use */
 };
 
 #define TRIED_LOCAL		BIT(0)	/* this CPU's TLB alone */
@@ -128,6 +129,7 @@ struct model {
 	int bbm_level;
 	u32 disabled;		/* rules, by bit */
 	u64 now;
+	u64 changes;		/* of entries */
 	struct cpu cpus[MAX_CPUS];
 	struct root roots[MAX_ROOTS];
 	u32 nr_records;
@@ -140,6 +142,7 @@ void model_start(int bbm_level, u32 disabled);
 void model_tcr(u64 tcr);
 void model_mair(u64 mair);
 void model_root(struct site site, u64 ttbr);
+void model_off(struct site site);
 void model_store(struct site site, u64 pa, u64 size, bool atomic);
 void model_tlbi(struct site site, u32 code, u64 operand);
 void model_dsb(struct site site, u32 code);

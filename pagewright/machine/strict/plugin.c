@@ -351,6 +351,7 @@ void model_report(const struct report *report)
 #define CODE_TTBR1	0xd5182020u	/* MSR, without the register */
 #define CODE_TCR	0xd5182040u
 #define CODE_MAIR	0xd518a200u
+#define CODE_SCTLR	0xd5181000u
 #define CODE_VBAR	0xd518c000u
 #define CODE_DC_ZVA	0xd50b7420u
 #define RT(code)	((code) & 31)
@@ -391,6 +392,10 @@ static void executes(unsigned int cpu, void *data)
 		case CODE_MAIR:
 			model_mair(value);
 			break;
+		case CODE_SCTLR:
+			if (!(value & 1))
+				model_off(site);
+			break;
 		case CODE_VBAR:
 			if (!said && value >> 63) {
 				dprintf(out, "{\"vectors\": %" PRIu64 "}\n",
@@ -417,17 +422,17 @@ static void zeroes(unsigned int cpu, void *data)
 	if (cpu >= MAX_CPUS)
 		return;
 	va = read_x(cpu, RT(it->code)) & ~(size - 1);
+	/* Most pages are none: so that is found out without the lock. */
+	if (!walk(model.cpus[cpu].root, va, &desc, &level))
+		return;
+	pa = desc_address(&model.geometry, desc, level) +
+	     (va & (granule(level) - 1));
+	memory = model_memory(pa, size);
+	if (!memory || !is_table_page(pa))
+		return;
+	memset(memory, 0, size);
 	pthread_mutex_lock(&lock);
-	if (walk(model.cpus[cpu].root, va, &desc, &level)) {
-		pa = desc_address(&model.geometry, desc, level) +
-		     (va & (granule(level) - 1));
-		memory = model_memory(pa, size);
-		if (memory && is_table_page(pa)) {
-			memset(memory, 0, size);
-			model_store((struct site){ cpu, it->pc }, pa, size,
-				    false);
-		}
-	}
+	model_store((struct site){ cpu, it->pc }, pa, size, false);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -481,6 +486,7 @@ static bool is_special(u32 code)
 	case CODE_TTBR1:
 	case CODE_TCR:
 	case CODE_MAIR:
+	case CODE_SCTLR:
 	case CODE_VBAR:
 		return true;
 	default:

@@ -155,6 +155,8 @@ static void judge(struct site site, const struct record *record,
 	       record->writer);
 }
 
+#define LOOK_AT_ALL	1024U
+
 /**
  * check_make() - a leaf appears in the tables
  * @site: who wrote it
@@ -170,7 +172,7 @@ void check_make(struct site site, u64 va, int level, u64 desc, u64 roots)
 	struct leaf new = { .va = va, .desc = desc, .level = level };
 	struct record *record;
 	u32 position = 0;
-	u64 cpus;
+	u64 cpus, at;
 	int i;
 
 	if (!model.nr_records)
@@ -182,6 +184,13 @@ void check_make(struct site site, u64 va, int level, u64 desc, u64 roots)
 			judge(site, record, &new, cpus);
 	if (level == 3)
 		return;
+	if (level == 2 && model.nr_records > LOOK_AT_ALL) {
+		for (at = va; at - va < granule(2); at += granule(3))
+			for (record = record_first(at, 3); record;
+			     record = record_next(record))
+				judge(site, record, &new, cpus);
+		return;
+	}
 	while ((record = record_any(&position)))
 		if (record->level > level && record->va >= va &&
 		    record->va - va < granule(level))

@@ -193,6 +193,12 @@ static struct table *child_of(u64 desc, int level)
 	return remember(desc_address(&model.geometry, desc, level), level + 1);
 }
 
+/*
+ * A root is being loaded: what it has was there before, and what is wrong with
+ * it as memory that is writable and executable was said then.
+ */
+static bool loading;
+
 static void mount_table(struct site site, struct table *table, u64 va,
 			u64 roots)
 {
@@ -225,7 +231,9 @@ static void mount_table(struct site site, struct table *table, u64 va,
 			break;
 		case KIND_LEAF:
 			check_make(site, va, table->level, desc, added);
-			if (first)
+			if (first && loading)
+				count_leaf(desc, table->level, 1);
+			else if (first)
 				check_write_execute(site, va, table->level,
 						    desc);
 			break;
@@ -302,8 +310,10 @@ void mount_root(struct site site, int root)
 	struct table *table = remember(model.roots[root].pa,
 				       model.geometry.root_level);
 
+	loading = true;
 	if (table)
 		mount_table(site, table, upper_half(), BIT(root));
+	loading = false;
 }
 
 /* No CPU has it in TTBR1, nor anything of it in its TLB. */

@@ -18,6 +18,8 @@
 
 static struct record *records;
 static u32 nr_all, first_free = NONE;
+/* The indices of those in use, in any order. */
+static u32 *used;
 static u32 chains[NR_CHAINS];
 static bool chains_ready;
 /* Records of leaves by address, roughly; for the filter before each access. */
@@ -72,6 +74,7 @@ static u32 take(void)
 		u32 more = nr_all ? nr_all : 1024;
 
 		records = realloc(records, (nr_all + more) * sizeof(*records));
+		used = realloc(used, (nr_all + more) * sizeof(*used));
 		for (i = nr_all; i < nr_all + more; i++)
 			records[i] = (struct record){ .next = i + 1 };
 		records[nr_all + more - 1].next = NONE;
@@ -96,6 +99,8 @@ static void kill_record(u32 index)
 	record->next = first_free;
 	first_free = index;
 	model.nr_records--;
+	used[record->position] = used[model.nr_records];
+	records[used[record->position]].position = record->position;
 	count(record, -1);
 	if (record->is_table)
 		drop_stale_mount(record);
@@ -127,13 +132,8 @@ struct record *record_next(const struct record *record)
 /* One after the other: start with a position of 0, end with NULL. */
 struct record *record_any(u32 *position)
 {
-	while (*position < nr_all) {
-		struct record *record = &records[(*position)++];
-
-		if (record->in_use)
-			return record;
-	}
-	return NULL;
+	return *position < model.nr_records ? &records[used[(*position)++]] :
+					      NULL;
 }
 
 /**
@@ -181,7 +181,8 @@ void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
 			.next = chains[chain_of(va, level)],
 		};
 		chains[chain_of(va, level)] = index;
-		model.nr_records++;
+		record->position = model.nr_records;
+		used[model.nr_records++] = index;
 		count(record, 1);
 		if (!is_table)
 			count_leaf(desc, level, 1);
