@@ -103,7 +103,8 @@ class Violation:
         address: the address whose translation it is about, that first time.
         old: the descriptor that TLBs may hold.
         new: the one in the tables.
-        writer: who had changed the old one, and on which CPU; empty if that is unknown.
+        writer: who had changed the old one, and who called that; empty if that is unknown.
+        writer_cpu: on which CPU.
     """
 
     rule: str
@@ -114,7 +115,8 @@ class Violation:
     address: int
     old: int
     new: int
-    writer: str
+    writer: tuple[str, ...]
+    writer_cpu: int
 
     def __str__(self) -> str:
         """Return some lines that say it all."""
@@ -124,20 +126,21 @@ class Violation:
             f"    address {self.address:#x}, descriptor {self.old:#x} -> {self.new:#x}",
         ]
         if self.writer:
-            lines.append(f"    the old one was changed by {self.writer}")
+            writer = " < ".join(self.writer)
+            lines.append(f"    the old one was changed by CPU {self.writer_cpu} in {writer}")
         return "\n".join(lines)
 
     def functions(self) -> set[str]:
-        """Return the names of the function, its callers and the writer of the old descriptor.
+        """Return the names of the function, its callers and those who changed the old descriptor.
 
         They are without what the compiler appends.
         """
-        names = (*self.place, self.writer)
+        names = (*self.place, *self.writer)
         return {name.partition("+")[0].partition(".")[0] for name in names}
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what json.dump() takes."""
-        return {**vars(self), "place": list(self.place)}
+        return {**vars(self), "place": list(self.place), "writer": list(self.writer)}
 
 
 def _times(count: int) -> str:
@@ -290,7 +293,7 @@ def _entries(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _violation(entry: dict[str, Any], resolver: _Resolver) -> Violation:
-    writer = f"{resolver.name(entry['writer'])} on CPU {entry['writer_cpu']}"
+    writers = [address for address in (entry["writer"], entry["writer_caller"]) if address]
     return Violation(
         rule=entry["rule"],
         words=entry["words"],
@@ -300,5 +303,6 @@ def _violation(entry: dict[str, Any], resolver: _Resolver) -> Violation:
         address=entry["address"],
         old=entry["old"],
         new=entry["new"],
-        writer=writer if entry["writer"] else "",
+        writer=tuple(map(resolver.name, writers)),
+        writer_cpu=entry["writer_cpu"],
     )

@@ -22,6 +22,7 @@
 struct site {
 	u32 cpu;
 	u64 pc;
+	u64 caller;		/* of a store to a table; or 0 */
 };
 
 enum rule {

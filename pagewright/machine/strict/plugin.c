@@ -271,23 +271,25 @@ static u64 *kernel_memory(u32 cpu, u64 va)
 }
 
 /* Return addresses may be signed: what is not address is made so. */
+static u64 with_upper_half(u64 address)
+{
+	if (!(address >> 55 & 1) || !model.known)
+		return address;
+	return address | -BIT(model.geometry.va_bits);
+}
+
 static void find_callers(u32 cpu, u64 callers[FRAMES])
 {
-	u64 upper = model.known ? -BIT(model.geometry.va_bits) : 0;
 	u64 frame = read_x(cpu, 29), *record;
 	u32 i;
 
 	memset(callers, 0, FRAMES * sizeof(*callers));
-	callers[0] = read_x(cpu, 30);
-	if (callers[0] >> 55 & 1)
-		callers[0] |= upper;
+	callers[0] = with_upper_half(read_x(cpu, 30));
 	for (i = 1; i < FRAMES; i++) {
 		record = kernel_memory(cpu, frame);
 		if (!record || !record[1])
 			break;
-		callers[i] = record[1];
-		if (callers[i] >> 55 & 1)
-			callers[i] |= upper;
+		callers[i] = with_upper_half(record[1]);
 		frame = record[0];
 	}
 }
@@ -331,10 +333,12 @@ void model_report(const struct report *report)
 			  "\"pc\": %" PRIu64 ", \"address\": %" PRIu64 ", "
 			  "\"old\": %" PRIu64 ", \"new\": %" PRIu64 ", "
 			  "\"writer_cpu\": %u, \"writer\": %" PRIu64 ", "
+			  "\"writer_caller\": %" PRIu64 ", "
 			  "\"callers\": [", 1, names[report->rule],
 			  report->words, report->site.cpu, report->site.pc,
 			  report->address, report->old, report->new,
-			  report->writer.cpu, report->writer.pc);
+			  report->writer.cpu, report->writer.pc,
+			  with_upper_half(report->writer.caller));
 	for (i = 0; i < FRAMES && place->callers[i]; i++)
 		length += snprintf(text + length, sizeof(text) - length,
 				   "%s%" PRIu64, i ? ", " : "",
@@ -432,7 +436,7 @@ static void zeroes(unsigned int cpu, void *data)
 		return;
 	memset(memory, 0, size);
 	pthread_mutex_lock(&lock);
-	model_store((struct site){ cpu, it->pc }, pa, size, false);
+	model_store((struct site){ .cpu = cpu, .pc = it->pc }, pa, size, false);
 	pthread_mutex_unlock(&lock);
 }
 
@@ -452,6 +456,7 @@ static void accesses(unsigned int cpu, u32 info, u64 va, void *data)
 		address = qemu_plugin_get_hwaddr(info, va);
 		pa = address ? qemu_plugin_hwaddr_phys_addr(address) : 0;
 		if (is_table_page(pa)) {
+			site.caller = read_x(cpu, 30);
 			pthread_mutex_lock(&lock);
 			model_store(site, pa, size, (uintptr_t)data & 1);
 			pthread_mutex_unlock(&lock);
