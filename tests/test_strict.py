@@ -509,6 +509,20 @@ def test_another_cpus_barrier_does_not_wait_for_this_ones_invalidation(model):
     assert m.rules() == ["make-before-invalidation"]
 
 
+def test_an_entry_that_came_and_went_again_after_its_invalidation(model):
+    """The DSB waits for a TLBI that came before the second change."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.do("dsb ishst")
+    m.do("tlbi vaale1is, x0", operand(VA))
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.do("dsb ish")
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["make-before-invalidation"]
+
+
 def test_each_cpu_may_invalidate_its_own_tlb(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
