@@ -91,6 +91,7 @@ struct record {
 	int level;		/* of its table */
 	bool is_table;
 	bool in_use;
+	bool hazard;		/* its use would be wrong */
 	u32 tried;		/* invalidations that did not suffice: TRIED_* */
 	u32 generation;
 	u32 next;		/* in its chain, or of free ones */
@@ -163,7 +164,7 @@ u64 entry_va(const struct table *table, const struct mount *mount, u32 index);
 
 /* tlb.c */
 void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
-		bool is_table);
+		bool is_table, bool hazard);
 struct record *record_first(u64 va, int level);
 struct record *record_next(const struct record *record);
 struct record *record_any(u32 *position);
@@ -190,6 +191,7 @@ void check_invalidation(struct site site, const struct record *record,
 void check_write_execute(struct site site, u64 va, int level, u64 desc);
 void check_half_filled(struct site site, const struct table *child, u64 va,
 		       u64 old);
+bool same_translation(u64 old, u64 new, int level);
 void report(enum rule rule, const char *words, struct site site, u64 address,
 	    u64 old, u64 new, struct site writer);
 

@@ -69,6 +69,13 @@ static bool same_address(const struct leaf *a, const struct leaf *b)
 	return leaf_pa(a) + (va - a->va) == leaf_pa(b) + (va - b->va);
 }
 
+/* Do two leaves of one entry map the same memory? */
+bool same_translation(u64 old, u64 new, int level)
+{
+	return desc_address(&model.geometry, old, level) ==
+	       desc_address(&model.geometry, new, level);
+}
+
 static bool both_read_only_and_alike(const struct leaf *a,
 				     const struct leaf *b)
 {

@@ -248,7 +248,7 @@ static void mount_table(struct site site, struct table *table, u64 va,
  * may have walked it.  What it held may be in their TLBs.
  */
 static void unmount_table(struct site site, struct table *table, u64 va,
-			  u64 roots)
+			  u64 roots, bool hazard)
 {
 	u64 step = BIT(level_shift(&model.geometry, table->level));
 	struct mount *mount = mount_at(table, va);
@@ -269,14 +269,16 @@ static void unmount_table(struct site site, struct table *table, u64 va,
 
 		switch (desc_kind(desc, table->level)) {
 		case KIND_TABLE:
-			record_add(site, va, table->level, desc, roots, true);
+			record_add(site, va, table->level, desc, roots, true,
+				   false);
 			child = table_at(desc_address(&model.geometry, desc,
 						      table->level));
 			if (child)
-				unmount_table(site, child, va, roots);
+				unmount_table(site, child, va, roots, hazard);
 			break;
 		case KIND_LEAF:
-			record_add(site, va, table->level, desc, roots, false);
+			record_add(site, va, table->level, desc, roots, false,
+				   hazard);
 			if (last)
 				count_leaf(desc, table->level, -1);
 			break;
@@ -323,7 +325,7 @@ void unmount_root(int root)
 
 	if (table)
 		unmount_table((struct site){ 0 }, table, upper_half(),
-			      BIT(root));
+			      BIT(root), false);
 }
 
 /* Which CPUs may have entries of some roots in their TLBs? */
@@ -354,6 +356,12 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 	bool same_table = was == KIND_TABLE && is == KIND_TABLE &&
 			  desc_address(geometry, old, level) ==
 			  desc_address(geometry, new, level);
+	/*
+	 * Whether a table maps what a block did, and the other way round, is
+	 * looked at elsewhere.
+	 */
+	bool hazard = is == KIND_INVALID || (was == is && was == KIND_LEAF &&
+					     !same_translation(old, new, level));
 	u32 i;
 
 	for (i = 0; i < table->nr_mounts && !table->crowded; i++) {
@@ -367,13 +375,15 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 		}
 		if (was != KIND_INVALID)
 			record_add(site, va, level, old, mount.roots,
-				   was == KIND_TABLE);
+				   was == KIND_TABLE,
+				   was == KIND_LEAF && hazard);
 		if (was == KIND_LEAF)
 			count_leaf(old, level, -1);
 		if (was == KIND_TABLE && !same_table) {
 			child = table_at(desc_address(geometry, old, level));
 			if (child)
-				unmount_table(site, child, va, mount.roots);
+				unmount_table(site, child, va, mount.roots,
+					      hazard);
 		}
 		if (is == KIND_TABLE && !same_table) {
 			child = child_of(new, level);

@@ -22,8 +22,15 @@ static u32 nr_all, first_free = NONE;
 static u32 *used;
 static u32 chains[NR_CHAINS];
 static bool chains_ready;
-/* Records of leaves by address, roughly; for the filter before each access. */
-static unsigned short filter[NR_FILTER];
+/*
+ * How many records there are whose use would be wrong, by address and roughly:
+ * of small leaves by page, of larger ones by 2 MiB.  Asked before each access.
+ */
+static unsigned short small[NR_FILTER], large[NR_FILTER];
+static u32 nr_large;
+
+#define SMALL_SHIFT	12
+#define LARGE_SHIFT	21
 
 static u32 chain_of(u64 va, int level)
 {
@@ -32,33 +39,34 @@ static u32 chain_of(u64 va, int level)
 	return key * 0x9e3779b97f4a7c15ULL >> 48;
 }
 
-static u32 filter_of(u64 va)
-{
-	return (va >> 21) % NR_FILTER;
-}
-
 /* How many bytes an entry of this level maps. */
 u64 granule(int level)
 {
 	return BIT(level_shift(&model.geometry, level));
 }
 
-/* A large leaf counts for each slot that it covers. */
+/* A leaf counts for each slot that it covers. */
 static void count(const struct record *record, int by)
 {
-	u64 size = granule(record->level), i;
+	u64 size = granule(record->level), slots, i;
+	bool is_small = !(size >> LARGE_SHIFT);
+	u32 shift = is_small ? SMALL_SHIFT : LARGE_SHIFT;
+	unsigned short *filter = is_small ? small : large;
 
-	if (record->is_table)
+	if (!record->hazard)
 		return;
-	size = size >> 21 ? size >> 21 : 1;
-	for (i = 0; i < size && i < NR_FILTER; i++)
-		filter[(filter_of(record->va) + i) % NR_FILTER] += by;
+	slots = size >> shift;
+	for (i = 0; i < slots && i < NR_FILTER; i++)
+		filter[((record->va >> shift) + i) % NR_FILTER] += by;
+	if (!is_small)
+		nr_large += by;
 }
 
 /* May be asked without a lock. */
 bool address_has_records(u64 va)
 {
-	return filter[filter_of(va)];
+	return small[(va >> SMALL_SHIFT) % NR_FILTER] ||
+	       (nr_large && large[(va >> LARGE_SHIFT) % NR_FILTER]);
 }
 
 static u32 take(void)
@@ -144,11 +152,13 @@ struct record *record_any(u32 *position)
  * @desc: the descriptor
  * @roots: the roots from which it could be reached
  * @is_table: whether it led to a table
+ * @hazard: whether the address is now not mapped, or to something else: that a
+ *	    TLB goes on using the descriptor would not be right
  *
  * An entry without access flag is in no TLB.
  */
 void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
-		bool is_table)
+		bool is_table, bool hazard)
 {
 	u64 cpus = cpus_of(roots);
 	struct record *record;
@@ -166,6 +176,9 @@ void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
 		record->generation++;
 		record->cpus |= cpus;
 		record->roots |= roots;
+		count(record, -1);
+		record->hazard = hazard;
+		count(record, 1);
 	} else {
 		index = take();
 		record = &records[index];
@@ -176,6 +189,7 @@ void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
 			.roots = roots,
 			.level = level,
 			.is_table = is_table,
+			.hazard = hazard,
 			.in_use = true,
 			.generation = record->generation,
 			.next = chains[chain_of(va, level)],
