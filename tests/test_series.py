@@ -136,6 +136,7 @@ def compile_commit(path: Path, feature) -> None:
     features = [*map(SPACE.feature, feature.builds_on), feature]
     fragments = recipes.recipe(SPACE, "base-4k").files(SPACE)
     fragments += [f.config for f in features]
+    fragments += [f.tests_config for f in features if f.tests_config.exists()]
     fragments += [f.debug_config for f in features if f.debug_config.exists()]
     wanted = folder / "wanted.config"
     wanted.write_text("".join(f"{file.read_text()}\n" for file in fragments))

@@ -20,9 +20,13 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def setup() -> None:
+def setup(
+    packaging: Annotated[
+        bool, typer.Option("--packaging", help="also what makes packages, and tries them")
+    ] = False,
+) -> None:
     """Install what this host lacks, with apt; uses sudo unless you are root."""
-    packages.setup()
+    packages.setup(packaging)
 
 
 def doctor() -> None:

@@ -11,7 +11,18 @@ from typing import Annotated
 
 import typer
 
-from pagewright.cli import bench, boot, demo, guest, host, kernel, overview, report, test
+from pagewright.cli import (
+    bench,
+    boot,
+    demo,
+    guest,
+    host,
+    kernel,
+    overview,
+    package,
+    report,
+    test,
+)
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import console
@@ -25,7 +36,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for group in (host, overview, kernel, boot, guest, test, bench, report, demo):
+for group in (host, overview, kernel, package, boot, guest, test, bench, report, demo):
     group.register(app)
 
 

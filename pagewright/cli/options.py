@@ -20,7 +20,8 @@ class Accelerator(StrEnum):
     KVM = "kvm"
 
 
-def _builds(incomplete: str) -> list[str]:
+def builds(incomplete: str) -> list[str]:
+    """Return the names of builds that begin so."""
     return [name for name in recipes.names(workspace.find()) if name.startswith(incomplete)]
 
 
@@ -40,7 +41,7 @@ BuildName = Annotated[
     typer.Argument(
         metavar="BUILD",
         help="a build, such as patched-4k (`pagewright list`)",
-        autocompletion=_builds,
+        autocompletion=builds,
     ),
 ]
 BuildOrNone = Annotated[
@@ -48,12 +49,12 @@ BuildOrNone = Annotated[
     typer.Argument(
         metavar="BUILD",
         help="a build, such as patched-4k (`pagewright list`)",
-        autocompletion=_builds,
+        autocompletion=builds,
     ),
 ]
 BuildOption = Annotated[
     str | None,
-    typer.Option("--build", metavar="BUILD", help="the kernel", autocompletion=_builds),
+    typer.Option("--build", metavar="BUILD", help="the kernel", autocompletion=builds),
 ]
 FeatureName = Annotated[
     str | None,

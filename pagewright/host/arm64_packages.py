@@ -33,6 +33,10 @@ _WRITE_LIST = (
 )
 
 
+# Extracted packages cannot be installed any more; these can.
+_KEEP = 'mkdir "$1/debs" && cp "$1"/var/cache/apt/archives/*.deb "$1/debs"'
+
+
 @dataclass(frozen=True)
 class Fetched:
     """Packages, extracted.
@@ -46,21 +50,25 @@ class Fetched:
     listing: Path
 
 
-def fetch(space: Workspace, names: Sequence[str]) -> Fetched:
+def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool = False) -> Fetched:
     """Return packages and all they need, extracted, from the cache or from Debian.
 
     Args:
         space: the repository.
-        names: the packages; a list of names is fetched once and stays as it was.
+        names: the packages; a list of names is fetched once and stays as it was. One that begins
+            with a question mark is a pattern of apt, such as ?essential.
+        release: the release of Debian that they are of; the host's if empty.
+        keep: the packages as they come are in the folder debs, too, to be installed.
 
     Raises:
         BuildError: apt has no source for the host's release of Debian.
         PagewrightError: mmdebstrap failed, which says why.
         DiskFullError: no space.
     """
-    release = packages.debian_release()
+    release = release or packages.debian_release()
     store = space.cache / "guest"
-    name = hashlib.sha256(" ".join((release, *names)).encode()).hexdigest()[:16]
+    words = (release, *names, *(("keep",) if keep else ()))
+    name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     tar = store / f"{release}-{name}.tar"
     fetched = Fetched(tar, tar.with_suffix(".packages.txt"))
     with lock(store, "the guest cache"):
@@ -69,7 +77,7 @@ def fetch(space: Workspace, names: Sequence[str]) -> Fetched:
             disk.require(Path(tempfile.gettempdir()), _UNPACKED_MB, "unpacking them")
             with scratch(store, "fetch-") as folder:
                 fresh = folder / "root.tar"
-                _extract(release, names, fresh)
+                _extract(release, names, fresh, keep)
                 content = run(["tar", "-x", "-O", "-f", fresh, f"./{_LIST}"])
                 fetched.listing.write_text(content)
                 fresh.rename(fetched.tar)
@@ -92,14 +100,31 @@ def read(fetched: Fetched, name: str) -> bytes:
         return member.read()
 
 
-def _extract(release: str, names: Sequence[str], tar: Path) -> None:
-    """Have mmdebstrap download packages of arm64 and put their files into a tar."""
-    sites = packages.apt_sites(release)
+def _sources(release: str) -> str:
+    """Return the lines of sources.list that have a release.
+
+    Raises:
+        BuildError: apt gets nothing of Debian from anywhere.
+    """
+    host = packages.debian_release()
+    sites = packages.apt_sites(host)
     if not sites:
-        raise BuildError(f"apt has no source for Debian {release}", "run `apt-get update`")
-    lines = "".join(
-        f"deb {site} {suite} main\n" for site, suite in sites if "backports" not in suite
-    )
+        raise BuildError(f"apt has no source for Debian {host}", "run `apt-get update`")
+    if release == host:
+        return "".join(
+            f"deb {site} {suite} main\n" for site, suite in sites if "backports" not in suite
+        )
+    # Any mirror has all releases, though the host's apt asks it for one only.
+    site = next((site for site, suite in sites if suite == host), sites[0][0])
+    return f"deb {site} {release} main\n"
+
+
+def _extract(release: str, names: Sequence[str], tar: Path, keep: bool) -> None:
+    """Have mmdebstrap download packages of arm64 and put their files into a tar."""
+    lines = _sources(release)
+    # A pattern ends where the option does.
+    patterns = [f"--include={name}" for name in names if name.startswith("?")]
+    plain = ",".join(name for name in names if not name.startswith("?"))
     command = _allowed(
         [
             "mmdebstrap",
@@ -111,7 +136,9 @@ def _extract(release: str, names: Sequence[str], tar: Path) -> None:
             "--dpkgopt=path-exclude=/usr/share/man/*",
             "--dpkgopt=path-exclude=/usr/share/locale/*",
             f"--extract-hook={_WRITE_LIST}",
-            f"--include={','.join(names)}",
+            *([f"--extract-hook={_KEEP}"] if keep else []),
+            *patterns,
+            f"--include={plain}",
             release,
             str(tar),
             "-",

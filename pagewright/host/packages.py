@@ -27,6 +27,9 @@ APT_OPTIONS = (
 
 # UEFI for arm64 machines in QEMU.
 UEFI = "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"
+# The same as a flash memory, and a second one that remembers what is set.
+UEFI_CODE = "/usr/share/AAVMF/AAVMF_CODE.fd"
+UEFI_VARIABLES = "/usr/share/AAVMF/AAVMF_VARS.fd"
 
 # How `uname -m` and Python call an arm64 computer.
 ARM64 = "aarch64"
@@ -83,6 +86,7 @@ _EVERYWHERE = (
     Need("kmod", "/sbin/depmod", "install modules"),
     Need("libssl-dev", "/usr/include/openssl/ssl.h", "build the kernel"),
     Need("libelf-dev", "/usr/include/libelf.h", "build the kernel"),
+    Need("openssl", "openssl", "make the key of modules"),
     Need("xz-utils", "xz", "unpack the source"),
     Need("ccache", "ccache", "not to compile twice"),
     Need("patch", "patch", "apply hooks"),
@@ -98,6 +102,19 @@ _EVERYWHERE = (
     Need("qemu-system-arm", "qemu-system-aarch64", "boot the kernel"),
     Need("qemu-efi-aarch64", UEFI, "boot as servers do"),
     Need("openssh-client", "ssh", "reach remote machines"),
+)
+
+
+# What only `pagewright deb`, `repo` and `install-test` use.
+PACKAGING = (
+    Need("debhelper", "dh", "make packages"),
+    Need("dpkg-dev", "dpkg-buildpackage", "make packages"),
+    Need("lintian", "lintian", "check packages"),
+    Need("reprepro", "reprepro", "make an apt repository"),
+    Need("gnupg", "gpg-agent", "sign an apt repository"),
+    Need("fdisk", "/sbin/sfdisk", "make the disk of a whole Debian"),
+    Need("dosfstools", "/sbin/mkfs.vfat", "make the disk of a whole Debian"),
+    Need("qemu-efi-aarch64", UEFI_VARIABLES, "boot a whole Debian"),
 )
 
 
@@ -117,9 +134,9 @@ def needs(machine: str = "", root: bool | None = None) -> tuple[Need, ...]:
     return (*compilers, *_EVERYWHERE, *(() if is_root else _NOT_ROOT))
 
 
-def missing() -> list[Need]:
-    """Return what the host lacks."""
-    return [need for need in needs() if not need.met()]
+def missing(of: Sequence[Need] = ()) -> list[Need]:
+    """Return what the host lacks of some needs; of those that all commands have, if none."""
+    return [need for need in of or needs() if not need.met()]
 
 
 def package_names(lacking: Sequence[Need]) -> list[str]:
@@ -229,12 +246,15 @@ def debian_release() -> str:
     return name
 
 
-def setup() -> None:
+def setup(packaging: bool = False) -> None:
     """Install what is missing with apt; nothing is done where nothing is missing.
 
     All that needs root is done here, before anything that takes long. On Debian 12, QEMU comes
     from backports if they can be reached: the suite is added beside the host's own sources,
     with its default low priority.
+
+    Args:
+        packaging: also what makes packages.
 
     Raises:
         HostError: not root, not Debian, no network, or still missing afterwards.
@@ -249,7 +269,8 @@ def setup() -> None:
             # There is no sudo, or the user is not in /etc/passwd; an administrator has to give
             # the range. A guest that is there already does without.
             say(f"that failed: {error.details or error.what}")
-    lacking = missing()
+    all_needs = (*needs(), *(PACKAGING if packaging else ()))
+    lacking = missing(all_needs)
     stale = not run(["apt-cache", "madison", SOURCE]).strip()
     if not lacking and not stale:
         return
@@ -268,7 +289,7 @@ def setup() -> None:
             run(as_root([*install, *packages]))
     if from_backports:
         _install_qemu_from_backports(apt, install)
-    left = missing()
+    left = missing(all_needs)
     if left:
         raise HostError(
             f"still missing after installation: {', '.join(package_names(left))}",

@@ -6,6 +6,10 @@ computer's own, elsewhere it is a cross compiler (see packages.py).
 
 from __future__ import annotations
 
+import re
+
+from pagewright.host.run import run
+
 CROSS = "aarch64-linux-gnu-"
 GCC = f"{CROSS}gcc"
 GCC_ARM32 = "arm-linux-gnueabihf-gcc"
@@ -14,3 +18,9 @@ OBJCOPY = f"{CROSS}objcopy"
 NM = f"{CROSS}nm"
 ADDR2LINE = f"{CROSS}addr2line"
 HOST_GCC = "gcc"
+
+
+def libc_version() -> str:
+    """Return the version of the C library that programs for arm64 are linked with here."""
+    command = [GCC, "-E", "-dM", "-include", "features.h", "-xc", "/dev/null"]
+    return ".".join(re.findall(r"#define __GLIBC(?:_MINOR)?__ (\d+)", run(command)))

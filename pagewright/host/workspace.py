@@ -47,6 +47,11 @@ class Feature:
         return self.path / "feature.config"
 
     @property
+    def tests_config(self) -> Path:
+        """What its tests take on top, which no server needs; need not be there."""
+        return self.path / "tests.config"
+
+    @property
     def debug_config(self) -> Path:
         """What its config fragment has on top in debug builds; need not be there."""
         return self.path / "debug.config"

@@ -19,9 +19,10 @@ from pagewright.host.progress import Bar
 from pagewright.host.run import run
 from pagewright.host.toolchain import CROSS, GCC
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import source, tree
+from pagewright.kernel import signing, source, tree
 from pagewright.kernel.manifest import Manifest
-from pagewright.kernel.recipes import recipe
+from pagewright.kernel.recipes import Recipe, recipe
+from pagewright.kernel.release import Release
 
 CCACHE_SIZE = "8G"
 # The package with the configurations of Debian's own kernels.
@@ -30,10 +31,14 @@ DEBIAN_CONFIGS = "linux-config-6.12"
 BUILD_MB = 500
 DEBUG_BUILD_MB = 1000
 DEBIAN_BUILD_MB = 1500
+# With the modules; Debian's arm64 has four times as many as its cloud-arm64.
+MODULES_BUILD_MB = 5000
 # In a build's folder: the version of the source package that it was made from.
 SOURCE_STAMP = ".source"
 # In a build's folder: which modules were installed, and when each was compiled.
 INSTALLED_STAMP = ".installed"
+# In a build's folder: what kbuild appends to the kernel's version.
+LOCAL_VERSION = "localversion-pagewright"
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,13 @@ class Build:
 
 
 @cache
-def ensure(space: Workspace, name: str) -> Build:
+def ensure(space: Workspace, name: str, release: Release | None = None) -> Build:
     """Bring a build up to date, once in the life of this process, and return it.
 
     Args:
         space: the repository.
         name: a build of builds.toml; with -without-FEATURE, that feature's symbol is left off.
+        release: what the kernel says that it is; if None, the point release alone.
 
     Raises:
         PagewrightError: there is no such build, or no such feature.
@@ -103,12 +109,36 @@ def ensure(space: Workspace, name: str) -> Build:
     ):
         _start_over_for_another_source(build)
         if not build.image.exists():
-            needed = DEBUG_BUILD_MB if chosen.debug else BUILD_MB
-            needed = DEBIAN_BUILD_MB if chosen.debian else needed
-            disk.require(build.out, needed, f"the build {name}")
-        configure(space, build, chosen.files(space), _debian_config(space, chosen.debian))
-        _compile(space, build)
+            disk.require(build.out, space_for(chosen), f"the build {name}")
+        start = _debian_config(space, chosen.debian)
+        configure(space, build, chosen.files(space), start, chosen.modules)
+        signing.place(build.out)
+        _set_release(build, release)
+        env = {**environment(space), **(release.environment() if release else {})}
+        _compile(build, space.base().objects, env)
     return build
+
+
+def space_for(chosen: Recipe) -> int:
+    """Return how many megabytes a build takes in its folder and in the compiler cache."""
+    if chosen.modules:
+        return MODULES_BUILD_MB
+    if chosen.debian:
+        return DEBIAN_BUILD_MB
+    return DEBUG_BUILD_MB if chosen.debug else BUILD_MB
+
+
+def _set_release(build: Build, release: Release | None) -> None:
+    """Have kbuild append what a release says to the kernel's version, or nothing.
+
+    It is not done with CONFIG_LOCALVERSION: all objects depend on the configuration, so that the
+    next release would have each compiled again.
+    """
+    file = build.out / LOCAL_VERSION
+    if release is None:
+        file.unlink(missing_ok=True)
+    elif not file.exists() or file.read_text() != f"{release.suffix}\n":
+        file.write_text(f"{release.suffix}\n")
 
 
 def _start_over_for_another_source(build: Build) -> None:
@@ -180,15 +210,17 @@ def environment(space: Workspace) -> dict[str, str]:
     }
 
 
-def configure(space: Workspace, build: Build, fragments: list[Path], start: str = "") -> None:
+def configure(
+    space: Workspace, build: Build, fragments: list[Path], start: str = "", modules: bool = False
+) -> None:
     """Make .config from what it starts from and the fragments, if they or the tree changed.
 
     Args:
         space: the repository.
         build: the build.
         fragments: files whose symbols must come out as they say.
-        start: the text of a whole configuration, whose modules are left out; without it all
-            starts from allnoconfig.
+        start: the text of a whole configuration; without it all starts from allnoconfig.
+        modules: keep the modules of that configuration.
 
     Raises:
         BuildError: a symbol of a fragment did not take its value.
@@ -205,7 +237,8 @@ def configure(space: Workspace, build: Build, fragments: list[Path], start: str 
         wanted.write_text(text)
         if start:
             config.write_text(start)
-            run(make_command(build, "mod2noconfig"), env=environment(space))
+            if not modules:
+                run(make_command(build, "mod2noconfig"), env=environment(space))
             # Of two lines for one symbol the last one counts.
             config.write_text(config.read_text() + asked)
             run(make_command(build, "olddefconfig"), env=environment(space))
@@ -237,12 +270,10 @@ def _debian_config(space: Workspace, flavour: str) -> str:
     return lzma.decompress(packed).decode()
 
 
-def _compile(space: Workspace, build: Build) -> None:
+def _compile(build: Build, total: int, env: Mapping[str, str]) -> None:
     """Run kbuild; the progress is the number of objects made."""
     made = 0
-    total = space.base().objects
     log = build.out / "build.log"
-    env = environment(space)
     with Bar(f"build {build.name}", total) as bar:
 
         def follow(line: str) -> None:

@@ -31,6 +31,9 @@ class Recipe:
         debug: the debug fragments of its features are merged, too.
         debian: the configuration of Debian that the fragments are merged into, such as
             cloud-arm64; none if they start from allnoconfig.
+        modules: the modules of that configuration are built, too.
+        tests: the features have what their tests take: KUnit suites, and parameters that make a
+            machine worse. Servers have none of it.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Recipe:
     patched: bool
     debug: bool = False
     debian: str = ""
+    modules: bool = False
+    tests: bool = True
 
     def files(self, space: Workspace) -> list[Path]:
         """Return the fragment files, the features' own included."""
@@ -47,6 +52,8 @@ class Recipe:
         files = [config / f"{fragment}.config" for fragment in self.fragments]
         kept = [f for f in space.features() if f.name in self.features]
         files += [f.config for f in kept]
+        if self.tests:
+            files += [f.tests_config for f in kept if f.tests_config.exists()]
         if self.debug:
             files += [f.debug_config for f in kept if f.debug_config.exists()]
         return files
@@ -103,6 +110,8 @@ def recipe(space: Workspace, name: str) -> Recipe:
         patched=entry["features"] != "none",
         debug=entry.get("debug", False),
         debian=entry.get("debian", ""),
+        modules=entry.get("modules", False),
+        tests=entry.get("tests", True),
     )
 
 

@@ -256,6 +256,14 @@ class Machine:
         self._transport.close()
         self._transport = Channel(self._line, self._directory / OUTPUT)
 
+    def ended(self, timeout: float) -> int | None:
+        """Wait until the emulator has ended; return its exit status, None if it goes on."""
+        if self._emulator is None:
+            raise MachineError("a fixed place does not end")
+        status: int | None = self._emulator.exit_status(timeout)
+        self.broken = status is not None
+        return status
+
     def close(self) -> None:
         """Give up what is open on this computer for the machine; no command follows."""
         self._transport.close()

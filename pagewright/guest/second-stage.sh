@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+# The first process of the one boot that makes a Debian of extracted packages (see debian.py). It
+# has dpkg install the packages in earnest, with all their scripts, and has GRUB installed.
+
+# What the disk is called by the kernel that runs this: partitions 1 to 3 are for UEFI, /boot, /.
+disk=/dev/vda
+
+main() {
+	mount -t proc proc /proc
+	mount -t sysfs sysfs /sys
+	mount -t tmpfs tmpfs /run
+	mkdir -p /dev/pts /boot
+	mount -t devpts devpts /dev/pts
+	mount -o remount,rw /
+	mount "${disk}2" /boot
+	mkdir -p /boot/efi
+	mount "${disk}1" /boot/efi
+
+	# The first packages' scripts ask for root by name before there is a list of users.
+	[ -e /etc/passwd ] || cp /usr/share/base-passwd/passwd.master /etc/passwd
+	[ -e /etc/group ] || cp /usr/share/base-passwd/group.master /etc/group
+
+	cat >/etc/fstab <<-EOF
+		UUID=$(blkid -s UUID -o value "${disk}3") / ext4 defaults 0 1
+		UUID=$(blkid -s UUID -o value "${disk}2") /boot ext4 defaults 0 2
+		UUID=$(blkid -s UUID -o value "${disk}1") /boot/efi vfat umask=0077 0 1
+	EOF
+	echo server >/etc/hostname
+	echo "127.0.0.1 localhost server" >/etc/hosts
+
+	options="--force-depends --force-unsafe-io --force-confold"
+	dpkg $options --unpack /debs/*.deb || return
+	dpkg $options --configure -a || return
+	rm -r /debs
+
+	# Root gets a shell on the virtio console, where the kernel prints nothing.
+	passwd -d root || return
+	mkdir -p /etc/systemd/system/serial-getty@hvc0.service.d
+	cat >/etc/systemd/system/serial-getty@hvc0.service.d/autologin.conf <<-'EOF'
+		[Service]
+		ExecStart=
+		ExecStart=-/sbin/agetty --autologin root --noclear hvc0 dumb
+	EOF
+	systemctl enable serial-getty@hvc0.service || return
+	systemctl mask serial-getty@ttyAMA0.service || return
+	systemctl disable apt-daily.timer apt-daily-upgrade.timer
+	echo "PS1='guest# '" >>/root/.bashrc
+
+	cat >/etc/default/grub <<-'EOF'
+		GRUB_DEFAULT=0
+		GRUB_TIMEOUT=1
+		GRUB_DISTRIBUTOR=Debian
+		GRUB_CMDLINE_LINUX_DEFAULT=""
+		GRUB_CMDLINE_LINUX="console=ttyAMA0 panic=5"
+		GRUB_TERMINAL=console
+	EOF
+	grub-install --target=arm64-efi --efi-directory=/boot/efi --removable --no-nvram || return
+	update-grub
+}
+
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 HOME=/root
+export DEBIAN_FRONTEND=noninteractive DEBCONF_NONINTERACTIVE_SEEN=true
+if main; then
+	echo "second stage: done"
+else
+	echo "second stage: failed"
+fi
+umount /boot/efi /boot
+mount -o remount,ro /
+sync
+echo o >/proc/sysrq-trigger
+sleep 60

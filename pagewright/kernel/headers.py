@@ -1,0 +1,62 @@
+"""What it takes to compile modules for a kernel on the machine that runs it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from pagewright.host import arm64_packages
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+from pagewright.kernel import build
+from pagewright.kernel.build import Build
+
+# The kernel's own script that chooses the files. Where the kernel was cross-compiled, it compiles
+# kbuild's programs again, for arm64.
+_SCRIPT = "+$(srctree)/scripts/package/install-extmod-build"
+# The library that one of these programs, sign-file, is linked with.
+_LIBRARY = "libssl-dev"
+
+
+def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
+    """Fill a folder with the headers, kbuild and its programs for arm64.
+
+    Args:
+        space: the repository.
+        built: the build, up to date and locked.
+        target: the folder; made.
+        work: a folder for what is needed meanwhile.
+    """
+    library = _unpack_library(space, work / "library")
+    flags = f"-I{library}/usr/include -I{library}/usr/include/aarch64-linux-gnu"
+    command = build.make_command(built, "run-command")
+    command += [
+        f"KBUILD_RUN_COMMAND={_SCRIPT} {target}",
+        f"HOSTCFLAGS={flags}",
+        f"HOSTLDFLAGS=-L{library}/usr/lib/aarch64-linux-gnu",
+        # The computer's own would name this computer's libraries.
+        "HOSTPKG_CONFIG=false",
+    ]
+    run(command, env=build.environment(space))
+    shutil.copyfile(built.out / ".config", target / ".config")
+    _resolve_links(target)
+
+
+def _unpack_library(space: Workspace, folder: Path) -> Path:
+    """Unpack the headers and the library that sign-file needs, for arm64."""
+    fetched = arm64_packages.fetch(space, [_LIBRARY])
+    folder.mkdir()
+    members = ["./usr/include", "./usr/lib/aarch64-linux-gnu"]
+    run(["tar", "-x", "--no-same-owner", "-f", fetched.tar, "-C", folder, *members])
+    return folder
+
+
+def _resolve_links(folder: Path) -> None:
+    """Put files in place of links out of the folder, as new files of the assembled tree are."""
+    for link in folder.rglob("*"):
+        if link.is_symlink() and link.readlink().is_absolute():
+            content = link.read_bytes()
+            mode = link.stat().st_mode
+            link.unlink()
+            link.write_bytes(content)
+            link.chmod(mode)

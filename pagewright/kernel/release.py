@@ -1,0 +1,64 @@
+"""What a kernel that is packaged says that it is: its version, its number, its date."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pagewright.host.errors import PagewrightError
+from pagewright.host.run import run
+from pagewright.host.workspace import Workspace
+
+# What is taken for the date where git does not know one, as in sources that were not cloned.
+_NO_COMMIT = 0
+
+
+@dataclass(frozen=True)
+class Release:
+    """A numbered build of a kernel, to be installed beside others.
+
+    Attributes:
+        flavour: the build's name.
+        source: the version of the source package, such as 6.12.117-1.
+        number: which build of it this is, from 1 on.
+        seconds: the date that is written into all that is made, in seconds since 1970.
+    """
+
+    flavour: str
+    source: str
+    number: int
+    seconds: int
+
+    @property
+    def suffix(self) -> str:
+        """What follows the point release in the kernel's version."""
+        return f"-pagewright{self.number}-{self.flavour}"
+
+    @property
+    def name(self) -> str:
+        """The kernel's version, as `uname -r` prints it."""
+        return f"{self.source.split('-')[0]}{self.suffix}"
+
+    @property
+    def version(self) -> str:
+        """The version of the packages."""
+        return f"{self.source}+pagewright{self.number}"
+
+    def environment(self) -> dict[str, str]:
+        """Return what makes builds of one release the same, whenever they are done."""
+        day = time.strftime("%Y-%m-%d", time.gmtime(self.seconds))
+        return {
+            "SOURCE_DATE_EPOCH": str(self.seconds),
+            "KBUILD_BUILD_TIMESTAMP": f"@{self.seconds}",
+            "KBUILD_BUILD_VERSION": str(self.number),
+            # `uname -v` prints it.
+            "KBUILD_BUILD_VERSION_TIMESTAMP": f"Pagewright {self.version} ({day})",
+        }
+
+
+def commit_time(space: Workspace) -> int:
+    """Return when the commit that is checked out was made, in seconds since 1970."""
+    try:
+        return int(run(["git", "log", "-1", "--format=%ct"], cwd=space.root))
+    except (PagewrightError, ValueError):
+        return _NO_COMMIT

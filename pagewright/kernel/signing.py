@@ -1,0 +1,89 @@
+"""The key that modules are signed with: made once, the user's own, and kept.
+
+A key made for each build would make no two builds the same, as the kernel contains its public half.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pagewright.host.errors import HostError
+from pagewright.host.lock import lock
+from pagewright.host.run import run
+
+# An environment variable that names another key, in PEM: the private key and its certificate.
+VARIABLE = "PAGEWRIGHT_MODULE_KEY"
+# In a build's folder: where configurations that sign look for it (package.config).
+PLACE = "certs/pagewright.pem"
+_WANTED = f'CONFIG_MODULE_SIG_KEY="{PLACE}"'
+
+_REQUEST = """\
+[req]
+default_bits = 4096
+distinguished_name = name
+prompt = no
+string_mask = utf8only
+x509_extensions = extensions
+[name]
+CN = Pagewright kernel modules
+[extensions]
+basicConstraints = critical,CA:FALSE
+keyUsage = digitalSignature
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+"""
+
+
+def key() -> Path:
+    """Return the user's key, made if there is none yet.
+
+    Raises:
+        HostError: the environment names a file that is not there.
+    """
+    if given := os.environ.get(VARIABLE):
+        if not Path(given).is_file():
+            raise HostError(
+                f"{VARIABLE} names {given}, which is not there",
+                "unset it, or name a file with a private key and its certificate in PEM",
+            )
+        return Path(given)
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    file = config / "pagewright" / "module-signing.pem"
+    with lock(file.parent, "the key of kernel modules"):
+        if not file.exists():
+            _make(file)
+    return file
+
+
+def place(out: Path) -> None:
+    """Put the key where a build's configuration expects it; do nothing if that signs nothing."""
+    if _WANTED not in (out / ".config").read_text().splitlines():
+        return
+    there = out / PLACE
+    content = key().read_bytes()
+    # kbuild compares times: the same key must not be written again.
+    if there.exists() and there.read_bytes() == content:
+        return
+    there.parent.mkdir(exist_ok=True)
+    there.unlink(missing_ok=True)
+    with os.fdopen(os.open(there, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def _make(file: Path) -> None:
+    """Make a key and its certificate, which is valid for a century."""
+    request = file.with_name(".request")
+    request.write_text(_REQUEST)
+    fresh = file.with_name(".fresh.pem")
+    fresh.unlink(missing_ok=True)
+    # openssl leaves the key to the owner alone, but only while the file is not there yet.
+    command = ["openssl", "req", "-new", "-x509", "-batch", "-noenc", "-utf8", "-sha256"]
+    command += ["-days", "36500", "-newkey", "rsa:4096", "-config", str(request)]
+    try:
+        run([*command, "-keyout", fresh, "-out", fresh])
+        fresh.chmod(0o600)
+        fresh.rename(file)
+    finally:
+        request.unlink()
+        fresh.unlink(missing_ok=True)
