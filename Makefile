@@ -3,8 +3,14 @@
 
 PAGEWRIGHT = bin/pagewright
 
-demo test test-full bench report shell series refresh: setup
+# What `make deb` builds (docs/install.md), and the key that signs the repository of `make repo`.
+CONFIG = cloud-arm64
+KEY =
+
+demo test bench report shell series refresh: setup
+deb repo test-full: setup-packaging
 setup:     ; @$(PAGEWRIGHT) setup
+setup-packaging: ; @$(PAGEWRIGHT) setup --packaging
 demo:      ; @$(PAGEWRIGHT) demo
 test:      ; @$(PAGEWRIGHT) test
 test-full: ; @$(PAGEWRIGHT) test --full
@@ -12,8 +18,10 @@ bench:     ; @$(PAGEWRIGHT) bench
 report:    ; @$(PAGEWRIGHT) report
 shell:     ; @$(PAGEWRIGHT) boot patched-4k
 series:    ; @$(PAGEWRIGHT) series
+deb:       ; @$(PAGEWRIGHT) deb $(CONFIG)
+repo:      ; @$(PAGEWRIGHT) repo --key "$(KEY)"
 refresh:   ; @$(PAGEWRIGHT) refresh
 clean:     ; @rm -rf out && echo "removed out/; bin/pagewright clean --cache removes what clones share"
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-full bench report shell series refresh clean setup
+.PHONY: demo test test-full bench report shell series deb repo refresh clean setup setup-packaging

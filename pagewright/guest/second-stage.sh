@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# The first process of the one boot that makes a Debian of extracted packages (see debian.py). It
+# Started by first-stage.c in the one boot that makes a Debian of extracted packages (see debian.py). It
 # has dpkg install the packages in earnest, with all their scripts, and has GRUB installed.
 
 # What the disk is called by the kernel that runs this: partitions 1 to 3 are for UEFI, /boot, /.
@@ -10,12 +10,10 @@ main() {
 	mount -t proc proc /proc
 	mount -t sysfs sysfs /sys
 	mount -t tmpfs tmpfs /run
-	mkdir -p /dev/pts /boot
+	mkdir -p /dev/pts
 	mount -t devpts devpts /dev/pts
 	mount -o remount,rw /
 	mount "${disk}2" /boot
-	mkdir -p /boot/efi
-	mount "${disk}1" /boot/efi
 
 	# The first packages' scripts ask for root by name before there is a list of users.
 	[ -e /etc/passwd ] || cp /usr/share/base-passwd/passwd.master /etc/passwd
@@ -55,6 +53,9 @@ main() {
 		GRUB_CMDLINE_LINUX="console=ttyAMA0 panic=5"
 		GRUB_TERMINAL=console
 	EOF
+	# Only now the kernel finds its module for this file system.
+	mkdir -p /boot/efi
+	mount "${disk}1" /boot/efi || return
 	grub-install --target=arm64-efi --efi-directory=/boot/efi --removable --no-nvram || return
 	update-grub
 }

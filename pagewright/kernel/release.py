@@ -51,8 +51,8 @@ class Release:
             "SOURCE_DATE_EPOCH": str(self.seconds),
             "KBUILD_BUILD_TIMESTAMP": f"@{self.seconds}",
             "KBUILD_BUILD_VERSION": str(self.number),
-            # `uname -v` prints it.
-            "KBUILD_BUILD_VERSION_TIMESTAMP": f"Pagewright {self.version} ({day})",
+            # `uname -v` prints it, and has 64 characters in all.
+            "KBUILD_BUILD_VERSION_TIMESTAMP": f"{self.source} ({day})",
         }
 
 

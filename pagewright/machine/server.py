@@ -134,16 +134,15 @@ def shut_down(machine: Machine, command: str = "systemctl reboot") -> None:
         raise MachineError(f"the server goes on after {command}", details=details)
 
 
-def new(space: Workspace, folder: Path, release: str, kernel: Path) -> Server:
+def new(space: Workspace, folder: Path, release: str) -> Server:
     """Return a server with a fresh Debian, as it is after its installation.
 
     Args:
         space: the repository.
         folder: takes the disk and what UEFI remembers.
         release: the release of Debian.
-        kernel: an Image that can use the disk without an initramfs, to finish the installation.
     """
-    installed = _install(space, release, kernel)
+    installed = _install(space, release)
     folder.mkdir(parents=True, exist_ok=True)
     server = Server(folder / "disk.img", folder / "variables.img", folder / "files")
     run(["cp", "--sparse=always", "--reflink=auto", installed, server.disk])
@@ -152,35 +151,33 @@ def new(space: Workspace, folder: Path, release: str, kernel: Path) -> Server:
     return server
 
 
-def _install(space: Workspace, release: str, kernel: Path) -> Path:
+def _install(space: Workspace, release: str) -> Path:
     """Bring the disk of a fresh Debian up to date, and return it."""
     store = space.out / "system"
     target = store / f"{release}.img"
     stamp = target.with_suffix(".stamp")
     with lock(store, "the disk of a whole Debian"):
         fetched = debian.fetch(space, release)
-        inputs = [fetched.listing, Path(debian.__file__), debian.SCRIPT]
+        inputs = [fetched.listing, Path(debian.__file__), debian.SCRIPT, debian.FIRST_STAGE]
         key = "".join(f"{digest(file)}\n" for file in inputs)
         if target.exists() and stamp.exists() and stamp.read_text() == key:
             return target
         stamp.unlink(missing_ok=True)
         with scratch(store, "install-") as work:
-            debian.make_disk(fetched, work / "disk.img")
-            _second_stage(kernel, work / "disk.img", store)
-            (work / "disk.img").rename(target)
+            extracted = debian.extract(fetched, work)
+            _second_stage(extracted, store / "second-stage.log")
+            extracted.disk.rename(target)
         replace_text(stamp, key)
     return target
 
 
-def _second_stage(kernel: Path, disk: Path, store: Path) -> None:
+def _second_stage(extracted: debian.Extracted, log: Path) -> None:
     """Boot the extracted packages once, so that they are installed."""
-    log = store / "second-stage.log"
-    root = f"root={debian.ROOT_DEVICE} rw init=/{debian.SECOND_STAGE}"
     command = ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", DEFAULT_CPU]
     command += ["-smp", str(_CPUS), "-m", _MEMORY, "-nographic", "-nic", "none", "-no-reboot"]
-    command += ["-accel", "tcg,thread=multi", "-kernel", str(kernel)]
-    command += ["-append", f"{root} console=ttyAMA0 panic=-1"]
-    drive = f"if=virtio,format=raw,cache=unsafe,file={disk}"
+    command += ["-accel", "tcg,thread=multi", "-kernel", str(extracted.kernel)]
+    command += ["-initrd", str(extracted.initramfs), "-append", "console=ttyAMA0 panic=-1"]
+    drive = f"if=virtio,format=raw,cache=unsafe,file={extracted.disk}"
     with Bar("install a whole Debian", None):
         run([*command, "-drive", drive], log=log, timeout=_SECOND_STAGE_SECONDS)
     console = log.read_text(errors="replace")

@@ -1,0 +1,284 @@
+"""Packages: their names and numbers, what their scripts do, and errors before anything begins.
+
+test_install.py makes them in earnest, and installs them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pagewright.host import packages, workspace
+from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
+from pagewright.kernel import archive, build, deb, recipes, signing
+from pagewright.kernel.release import Release
+
+SPACE = workspace.find()
+RELEASE = Release("cloud-arm64", "6.12.117-1~deb12u1", 3, 1_700_000_000)
+
+
+@pytest.fixture
+def space(tmp_path):
+    """Return a repository whose folder for generated files is empty."""
+    (tmp_path / "base").symlink_to(SPACE.root / "base")
+    (tmp_path / "features").symlink_to(SPACE.root / "features")
+    (tmp_path / "packaging").symlink_to(SPACE.root / "packaging")
+    return dataclasses.replace(SPACE, root=tmp_path)
+
+
+def test_a_release_is_named_after_its_flavour_and_number():
+    assert RELEASE.name == "6.12.117-pagewright3-cloud-arm64"
+    assert RELEASE.version == "6.12.117-1~deb12u1+pagewright3"
+    # The kernel cuts what `uname -v` prints after 64 characters.
+    version = RELEASE.environment()["KBUILD_BUILD_VERSION_TIMESTAMP"]
+    assert len(f"#3 SMP PREEMPT_DYNAMIC {version}") <= 64
+
+
+def test_the_next_number_follows_that_of_the_same_flavour(space):
+    assert deb.next_number(space, "cloud-arm64") == 1
+    deb.folder(space).mkdir(parents=True)
+    for name in ("9-cloud-arm64", "10-cloud-arm64", "12-arm64", "13-cloud-arm64-dynamic"):
+        package = f"linux-image-6.12.117-pagewright{name}_6.12.117-1+x_arm64.deb"
+        (deb.folder(space) / package).touch()
+    assert deb.next_number(space, "cloud-arm64") == 11
+    assert deb.next_number(space, "arm64") == 13
+
+
+def test_packages_have_nothing_that_only_tests_take():
+    flavours = [n for n in recipes.names(SPACE) if recipes.recipe(SPACE, n).modules]
+    assert deb.DEFAULT in flavours
+    for name in flavours:
+        chosen = recipes.recipe(SPACE, name)
+        symbols = build.parse_config("".join(file.read_text() for file in chosen.files(SPACE)))
+        assert {f"{feature.kconfig}" for feature in SPACE.features()} <= set(symbols)
+        assert not [symbol for symbol in symbols if re.search("KUNIT|TORTURE|BENCH", symbol)]
+        assert symbols["MODULE_SIG_KEY"] == f'"{signing.PLACE}"'
+
+
+# --- The folder debian/ ---------------------------------------------------------------
+
+
+@pytest.fixture
+def debian(space, tmp_path, monkeypatch):
+    """Write a debian/ and return it."""
+    for variable in ("DEBFULLNAME", "DEBEMAIL"):
+        monkeypatch.delenv(variable, raising=False)
+    boot = tmp_path / "work" / "stage" / "boot"
+    boot.mkdir(parents=True)
+    (boot / "vmlinuz").write_bytes(bytes(10 << 20))
+    deb._write_debian(space, recipes.recipe(SPACE, "cloud-arm64"), RELEASE, tmp_path / "work")
+    return tmp_path / "work" / "debian"
+
+
+def test_control_names_all_packages_after_the_release(debian):
+    names = re.findall(r"^Package: (.*)", (debian / "control").read_text(), re.MULTILINE)
+    assert names == [
+        f"linux-image-{RELEASE.name}",
+        f"linux-headers-{RELEASE.name}",
+        "linux-image-pagewright-cloud-arm64",
+        "linux-headers-pagewright-cloud-arm64",
+        "pagewright-tools",
+    ]
+    scripts = [file for file in debian.iterdir() if re.search(r"\.(pre|post)(inst|rm)$", file.name)]
+    assert len(scripts) == 5
+    for script in scripts:
+        assert script.stem in names
+        subprocess.run(["sh", "-n", script], check=True)
+
+
+def test_a_template_with_an_unknown_value_is_refused(space, tmp_path):
+    (space.root / "packaging").unlink()
+    folder = space.root / "packaging" / "debian"
+    folder.mkdir(parents=True)
+    (folder / "control.in").write_text("@NOTHING@\n")
+    (tmp_path / "work" / "stage" / "boot").mkdir(parents=True)
+    with pytest.raises(BuildError, match="@NOTHING@, which has no value"):
+        deb._write_debian(space, recipes.recipe(SPACE, "arm64"), RELEASE, tmp_path / "work")
+
+
+class Machine:
+    """A folder in which maintainer scripts run, with stand-ins for Debian's programs."""
+
+    def __init__(self, debian: Path, root: Path) -> None:
+        """Make the folder."""
+        self.debian, self.root = debian, root
+        self.log = root / "log"
+        for folder in ("bin", "boot", "usr/lib/modules"):
+            (root / folder).mkdir(parents=True)
+        for program in ("linux-update-symlinks", "linux-check-removal", "depmod"):
+            self.program(program)
+        self.program("linux-run-hooks")
+        self.free(200_000)
+
+    def program(self, name: str, then: str = "") -> None:
+        """Make a stand-in, which writes down how it was called."""
+        file = self.root / "bin" / name
+        file.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\n{then}\n')
+        file.chmod(0o755)
+
+    def free(self, kib: int) -> None:
+        """Let /boot have so much space."""
+        self.program("df", f"echo header; echo disk 0 0 {kib} 0% /boot")
+
+    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of the package of the kernel as dpkg does."""
+        text = (self.debian / f"linux-image-{RELEASE.name}.{script}").read_text()
+        for folder in ("/boot", "/usr/lib/modules"):
+            text = text.replace(folder, f"{self.root}{folder}")
+        path = f"{self.root / 'bin'}:{os.environ['PATH']}"
+        return subprocess.run(
+            ["sh", "-c", text, script, *arguments],
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def calls(self) -> list[str]:
+        """Return what was called, without arguments."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [" ".join(line.split()[:3]) for line in lines if not line.startswith("df")]
+
+
+@pytest.fixture
+def server(debian, tmp_path):
+    return Machine(debian, tmp_path / "server")
+
+
+def test_installation_makes_the_menu_before_the_links(server):
+    assert server.run("preinst", "install").returncode == 0
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert server.calls() == [
+        "linux-run-hooks image preinst",
+        f"depmod {RELEASE.name}",
+        "linux-run-hooks image postinst",
+        f"linux-update-symlinks install {RELEASE.name}",
+    ]
+    assert server.run("postinst", "configure", "6.12.117-1~deb12u1+pagewright3").returncode == 0
+    assert server.calls()[-1] == f"linux-update-symlinks upgrade {RELEASE.name}"
+
+
+def test_a_full_boot_is_noticed_before_anything_is_done(server):
+    (server.root / "boot" / "initrd.img-6.12.1").write_bytes(os.urandom(40 << 20))
+    server.free(60_200)
+    result = server.run("preinst", "install")
+    assert result.returncode == 1
+    assert "/boot has 58 MiB free and 60 MiB are needed" in result.stderr
+    assert server.calls() == []
+    assert not list((server.root / "usr/lib/modules").iterdir())
+    server.free(62_000)
+    assert server.run("preinst", "install").returncode == 0
+
+
+def test_a_hook_that_fails_leaves_the_links_alone(server):
+    server.program("linux-run-hooks", "exit 1")
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert "The boot menu is as it was" in result.stderr
+    assert not any("symlinks" in call for call in server.calls())
+
+
+def test_removal_leaves_nothing(server):
+    modules = server.root / "usr/lib/modules" / RELEASE.name
+    assert server.run("preinst", "install").returncode == 0
+    for name in ("modules.dep", "modules.dep.bin", "modules.weakdep"):
+        (modules / name).touch()
+    assert server.run("prerm", "remove").returncode == 0
+    assert server.run("postrm", "remove").returncode == 0
+    assert not modules.exists()
+    assert server.calls()[1:] == [
+        f"linux-check-removal {RELEASE.name}",
+        "linux-run-hooks image prerm",
+        f"linux-update-symlinks remove {RELEASE.name}",
+        "linux-run-hooks image postrm",
+    ]
+
+
+def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
+    server.program("linux-check-removal", "exit 1")
+    assert server.run("prerm", "remove").returncode == 1
+    assert server.calls() == [f"linux-check-removal {RELEASE.name}"]
+
+
+# --- Errors ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def never_built(monkeypatch):
+    def fail(*_):
+        raise AssertionError("a build was begun")
+
+    monkeypatch.setattr(deb.build, "ensure", fail)
+
+
+def test_an_unknown_build_is_an_error(space, never_built):
+    with pytest.raises(PagewrightError, match="there is no build 'cloud-arm65'"):
+        deb.make(space, "cloud-arm65")
+
+
+def test_missing_programs_are_named_before_the_build(space, never_built, monkeypatch):
+    need = packages.Need("no-such-package", "no-such-program", "make packages")
+    monkeypatch.setattr(packages, "PACKAGING", (need,))
+    with pytest.raises(HostError, match="takes no-such-package") as error:
+        deb.make(space, "cloud-arm64")
+    assert "setup --packaging" in error.value.todo
+
+
+def test_a_full_disk_is_noticed_before_the_build(space, never_built, monkeypatch):
+    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(deb.disk, "free", lambda _: 100)
+    with pytest.raises(DiskFullError, match="packages of cloud-arm64 needs 8000 MB"):
+        deb.make(space, "cloud-arm64")
+    assert not deb.folder(space).exists()
+
+
+def test_a_repository_takes_packages_and_a_key(space, monkeypatch, tmp_path):
+    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    with pytest.raises(PagewrightError, match="no packages yet"):
+        archive.make(space, "me")
+    deb.folder(space).mkdir(parents=True)
+    (deb.folder(space) / "one_1_all.deb").touch()
+    monkeypatch.setattr(archive, "run", lambda *_, **__: "gpg: error reading key\n")
+    with pytest.raises(HostError, match="no secret key for 'me'"):
+        archive.make(space, "me")
+    assert not (space.out / "repository").exists()
+
+
+# --- The key of modules ---------------------------------------------------------------
+
+
+def test_the_key_of_modules_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.delenv(signing.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".config").write_text(f'CONFIG_MODULE_SIG_KEY="{signing.PLACE}"\n')
+        signing.place(tmp_path / name)
+    one, two = (tmp_path / name / signing.PLACE for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    assert one.stat().st_mode & 0o777 == 0o600
+    assert signing.key().stat().st_mode & 0o777 == 0o600
+    text = one.read_text()
+    assert "PRIVATE KEY" in text
+    assert "BEGIN CERTIFICATE" in text
+    before = one.stat().st_mtime_ns
+    signing.place(tmp_path / "one")
+    assert one.stat().st_mtime_ns == before
+
+
+def test_a_build_that_signs_nothing_gets_no_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(signing, "key", lambda: pytest.fail("a key was asked for"))
+    (tmp_path / ".config").write_text("# CONFIG_MODULE_SIG is not set\n")
+    signing.place(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [".config"]
+
+
+def test_a_key_that_is_not_there_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv(signing.VARIABLE, str(tmp_path / "none.pem"))
+    with pytest.raises(HostError, match="which is not there"):
+        signing.key()

@@ -1,0 +1,234 @@
+"""Packages of a kernel in a whole Debian: installed, upgraded, removed, and what may go wrong.
+
+The system is made of Debian's packages and boots through UEFI and GRUB. Its kernel at first is
+Debian's own. The kernel of the packages has a small configuration (system-4k); the packages
+differ in nothing else from those that `pagewright deb` makes as a rule.
+
+The consoles stay in out/VERSION/logs/install, whatever the tests say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+from pagewright.host import workspace
+from pagewright.kernel import deb
+from pagewright.machine import evidence, server
+
+pytestmark = [pytest.mark.full, pytest.mark.long]
+
+SPACE = workspace.find()
+FLAVOUR = "system-4k"
+DEBIANS_KERNEL = r"6\.\S+-cloud-arm64"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -y -q"
+# Where the server finds what it is given.
+FILES = "/root/files"
+# What an emulated server takes for hundreds of packages' worth of hooks, in seconds.
+LONG = 1800
+
+
+@pytest.fixture(scope="module")
+def packages():
+    """Make the packages of two builds; return the folder's files by the number of the build."""
+    return {number: deb.make(SPACE, FLAVOUR, number) for number in (1, 2)}
+
+
+def release(packages, number):
+    names = [file.name for file in packages[number]]
+    found = [re.match(r"linux-image-(\d.*?)_", name) for name in names]
+    return next(match[1] for match in found if match)
+
+
+@pytest.fixture
+def debian(packages, tmp_path):
+    """Return a server as it is after the installation of Debian, with our packages at hand."""
+    made = server.new(SPACE, tmp_path, "trixie")
+    for number, files in packages.items():
+        (made.files / str(number)).mkdir()
+        for file in files:
+            shutil.copy(file, made.files / str(number))
+    shutil.copytree(SPACE.root / "tests" / "dkms", made.files / "dkms")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def logs(request):
+    """Keep what the servers of a test say."""
+    folder = SPACE.out / "logs" / "install" / request.node.name
+    shutil.rmtree(folder, ignore_errors=True)
+    with evidence.kept_in(folder):
+        yield folder
+
+
+@contextmanager
+def booted(debian, **options):
+    """Boot a server for some commands; no complaint of the kernel may follow them."""
+    with debian.boot(**options) as guest:
+        guest.check("systemctl is-system-running --wait || true", 600)
+        yield guest
+
+
+def kernel_of(guest):
+    return guest.check("uname -r")
+
+
+def is_debians(guest):
+    return re.fullmatch(DEBIANS_KERNEL, kernel_of(guest))
+
+
+def install(guest, number, what="linux-image-[0-9]*"):
+    """Try to install a build's packages; return how apt-get ended."""
+    return guest.run(f"{APT} install {FILES}/{number}/{what}.deb", LONG)
+
+
+def entries(guest):
+    """Return the kernels of GRUB's menu, in its order."""
+    menu = guest.check("cat /boot/grub/grub.cfg")
+    return list(dict.fromkeys(re.findall(r"^\s*linux\s+/vmlinuz-(\S+)", menu, re.MULTILINE)))
+
+
+def no_trace_of(guest, name):
+    """Tell whether nothing is left of a kernel."""
+    places = f"/boot/*{name}* /usr/lib/modules/{name} /var/lib/initramfs-tools/{name}"
+    return guest.run(f"ls -d {places}").output.count("No such file") == 3
+
+
+def test_install_upgrade_and_remove(packages, debian):
+    first, second = release(packages, 1), release(packages, 2)
+    with booted(debian) as guest:
+        assert is_debians(guest)
+        debians = kernel_of(guest)
+        server.bring(guest, FILES)
+        result = install(guest, 1, "*")
+        assert result.status == 0, result.output
+        assert entries(guest) == [first, debians]
+        # The tools say so on a kernel without the features.
+        assert guest.run("pagewright status").status == 4
+        server.shut_down(guest)
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == first
+        result = guest.run("pagewright status --json")
+        status = json.loads(result.output)
+        states = {feature["name"]: feature["state"] for feature in status["features"]}
+        wanted = {feature.name: "on" for feature in SPACE.features()}
+        assert states == wanted, result.output
+        assert result.status == 0
+        assert status["machine"]["release"] == first
+        signed = "modinfo -F signer dummy; modprobe dummy && cat /sys/module/dummy/taint"
+        assert guest.check(signed).split("\n") == ["Pagewright kernel modules", ""]
+        dkms = f"cp -r {FILES}/dkms /usr/src/hello-1 && dkms install hello/1 && modprobe hello"
+        guest.check(dkms, LONG)
+        assert "hello: counted 1" in guest.check("dmesg")
+        assert guest.warnings() == ""
+        result = install(guest, 2, "*")
+        assert result.status == 0, result.output
+        assert entries(guest) == [second, first, debians]
+        server.shut_down(guest)
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == second
+        # DKMS compiled it for this kernel when it was installed.
+        guest.check("modprobe hello")
+        assert guest.warnings() == ""
+        ours = "'linux-image*pagewright*' 'linux-headers*pagewright*'"
+        result = guest.run(f"{APT} purge {ours}", LONG)
+        assert result.status == 0, result.output
+        assert no_trace_of(guest, first), guest.run(f"ls /boot /lib/modules/{first}").output
+        assert no_trace_of(guest, second), guest.run(f"ls /boot /lib/modules/{second}").output
+        assert entries(guest) == [debians]
+        server.shut_down(guest)
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == debians
+        assert guest.check("dpkg --audit") == ""
+
+
+def test_a_full_boot_changes_nothing(packages, debian):
+    first = release(packages, 1)
+    with booted(debian) as guest:
+        debians = kernel_of(guest)
+        server.bring(guest, FILES)
+        free = int(guest.check("df -Pk --output=avail /boot | tail -1"))
+        guest.check(f"fallocate -l {free - 5000}K /boot/filler")
+        result = install(guest, 1)
+        assert result.status != 0
+        assert "MiB are needed" in result.output
+        assert no_trace_of(guest, first)
+        assert entries(guest) == [debians]
+        server.shut_down(guest)
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == debians
+        guest.check("rm /boot/filler")
+        result = install(guest, 1)
+        assert result.status == 0, result.output
+        assert entries(guest) == [first, debians]
+
+
+def test_an_installation_that_loses_power(packages, debian):
+    first = release(packages, 1)
+    with booted(debian) as guest:
+        debians = kernel_of(guest)
+        server.bring(guest, FILES)
+        guest.check(f"({APT} install {FILES}/1/linux-image-[0-9]*.deb) >/root/apt.log 2>&1 &")
+        wait = f"timeout 600 sh -c 'until test -e /usr/lib/modules/{first}/modules.dep; do :; done'"
+        guest.check(wait, LONG)
+        # Its files are there, its initramfs is not; the power goes with the context.
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == debians
+        guest.check("dpkg --configure -a", LONG)
+        server.bring(guest, FILES)
+        result = install(guest, 1)
+        assert result.status == 0, result.output
+        assert entries(guest) == [first, debians]
+        server.shut_down(guest)
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == first
+
+
+def test_an_initramfs_that_cannot_be_made(packages, debian):
+    first = release(packages, 1)
+    hook = "/etc/initramfs-tools/hooks/fails"
+    with booted(debian) as guest:
+        debians = kernel_of(guest)
+        server.bring(guest, FILES)
+        guest.check(f"printf '#!/bin/sh\\nexit 1\\n' >{hook} && chmod 755 {hook}")
+        result = install(guest, 1)
+        assert result.status != 0
+        assert "The boot menu is as it was" in result.output
+        assert entries(guest) == [debians]
+        server.shut_down(guest)
+
+    with booted(debian) as guest:
+        assert kernel_of(guest) == debians
+        guest.check(f"rm {hook}")
+        guest.check("dpkg --configure -a", LONG)
+        assert entries(guest) == [first, debians]
+
+
+def test_a_kernel_that_is_tried_once_and_does_not_boot(packages, debian):
+    """As docs/install.md has it: the old kernel stays the default, and comes back by itself."""
+    first = release(packages, 1)
+    with booted(debian) as guest:
+        debians = kernel_of(guest)
+        server.bring(guest, FILES)
+        root = guest.check("grub-probe --target=fs_uuid /")
+        entry = f"gnulinux-advanced-{root}>gnulinux-{{}}-advanced-{root}"
+        guest.check("sed -i 's/^GRUB_DEFAULT=.*/GRUB_DEFAULT=saved/' /etc/default/grub")
+        guest.check(f'grub-set-default "{entry.format(debians)}"')
+        result = install(guest, 1)
+        assert result.status == 0, result.output
+        guest.check(f'rm /boot/initrd.img-{first} && grub-reboot "{entry.format(first)}"')
+        server.shut_down(guest)
+
+    with booted(debian, reboots=True) as guest:
+        assert f"Linux version {first}" in guest.console()
+        assert kernel_of(guest) == debians
