@@ -56,6 +56,7 @@ def known(command: str) -> list[str]:
     builds = recipes.names(SPACE)
     return {
         "build": builds,
+        "deb": builds,
         "boot": builds,
         "map": builds,
         "bench": [*experiment.experiments(SPACE), "list"],

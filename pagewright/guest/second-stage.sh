@@ -22,7 +22,7 @@ main() {
 	cat >/etc/fstab <<-EOF
 		UUID=$(blkid -s UUID -o value "${disk}3") / ext4 defaults 0 1
 		UUID=$(blkid -s UUID -o value "${disk}2") /boot ext4 defaults 0 2
-		UUID=$(blkid -s UUID -o value "${disk}1") /boot/efi vfat umask=0077 0 1
+		UUID=$(blkid -s UUID -o value "${disk}1") /boot/efi vfat umask=0077,nofail 0 1
 	EOF
 	echo server >/etc/hostname
 	echo "127.0.0.1 localhost server" >/etc/hosts

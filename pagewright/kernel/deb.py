@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
 from email.utils import formatdate
 from pathlib import Path
 
@@ -137,7 +138,8 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
         "SOURCE": release.source,
         "NUMBER": str(release.number),
         "VERSION": release.version,
-        "PURPOSE": chosen.purpose.removeprefix("package: "),
+        # A line of a description begins with a space, and has at most 80 characters.
+        "PURPOSE": textwrap.indent(textwrap.fill(chosen.purpose, 78), " "),
         "COMMIT": commit(space),
         "DATE": formatdate(release.seconds),
         "MAINTAINER": f"{name or _NAME} <{email or _EMAIL}>",
@@ -155,7 +157,7 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
             text = text.replace(f"@{key}@", value)
         if left := re.search(r"@[A-Z_]+@", text):
             raise BuildError(f"{template} has {left[0]}, which has no value")
-        # image.postinst.in is the template of linux-image-RELEASE.postinst.
+        # image.postinst.in is the template of linux-image-RELEASE.postinst, and so on.
         kind, dot, script = template.stem.partition(".")
         file = f"linux-{kind}-{release.name}.{script}" if dot else kind
         (debian / file).write_text(text)

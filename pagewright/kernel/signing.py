@@ -20,7 +20,7 @@ _WANTED = f'CONFIG_MODULE_SIG_KEY="{PLACE}"'
 
 _REQUEST = """\
 [req]
-default_bits = 4096
+default_bits = 3072
 distinguished_name = name
 prompt = no
 string_mask = utf8only
@@ -79,7 +79,7 @@ def _make(file: Path) -> None:
     fresh.unlink(missing_ok=True)
     # openssl leaves the key to the owner alone, but only while the file is not there yet.
     command = ["openssl", "req", "-new", "-x509", "-batch", "-noenc", "-utf8", "-sha256"]
-    command += ["-days", "36500", "-newkey", "rsa:4096", "-config", str(request)]
+    command += ["-days", "36500", "-newkey", "rsa:3072", "-config", str(request)]
     try:
         run([*command, "-keyout", fresh, "-out", fresh])
         fresh.chmod(0o600)
