@@ -282,3 +282,73 @@ def test_a_key_that_is_not_there_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv(signing.VARIABLE, str(tmp_path / "none.pem"))
     with pytest.raises(HostError, match="which is not there"):
         signing.key()
+
+
+# --- A repository in earnest ----------------------------------------------------------
+
+GPG = ["gpg", "--batch", "--quiet", "--pinentry-mode=loopback", "--passphrase="]
+
+
+@pytest.fixture
+def key(tmp_path_factory, monkeypatch):
+    """Make a key in a keyring of its own, and return the address of its owner."""
+    # gpg's agent has a socket there, whose name may have 108 characters.
+    home = tmp_path_factory.mktemp("gpg")
+    home.chmod(0o700)
+    monkeypatch.setenv("GNUPGHOME", str(home))
+    subprocess.run([*GPG, "--quick-generate-key", "me@pagewright.test", "ed25519"], check=True)
+    yield "me@pagewright.test"
+    subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=True)
+
+
+def make_package(folder: Path, version: str) -> None:
+    """Make a package that is empty."""
+    root = folder / "root"
+    (root / "DEBIAN").mkdir(parents=True)
+    lines = ["Package: hello", f"Version: {version}", "Architecture: all", "Section: misc"]
+    lines += ["Priority: optional", "Maintainer: me <me@pagewright.test>", "Description: hello"]
+    (root / "DEBIAN" / "control").write_text("\n".join(lines) + "\n")
+    name = folder / f"hello_{version}_all.deb"
+    subprocess.run(["dpkg-deb", "--build", root, name], check=True, capture_output=True)
+    (root / "DEBIAN" / "control").unlink()
+    (root / "DEBIAN").rmdir()
+
+
+@pytest.mark.full
+def test_apt_takes_the_last_version_from_a_signed_repository(space, key, tmp_path):
+    deb.folder(space).mkdir(parents=True)
+    for version in ("10", "9"):
+        make_package(deb.folder(space), version)
+    made = archive.make(space, key)
+    state = tmp_path / "apt"
+    for folder in ("lists/partial", "cache/archives/partial", "etc/apt.conf.d"):
+        (state / folder).mkdir(parents=True)
+    (state / "status").touch()
+    keyring = made / archive.KEYRING
+    source = f"deb [signed-by={keyring}] file://{made} {archive.CODENAME} main\n"
+    (state / "sources.list").write_text(source)
+    options = {
+        "Dir::State": state,
+        "Dir::State::status": state / "status",
+        "Dir::State::lists": state / "lists",
+        "Dir::Cache": state / "cache",
+        "Dir::Etc::sourcelist": state / "sources.list",
+        "Dir::Etc::sourceparts": "-",
+        "APT::Architecture": "arm64",
+        "APT::Update::Error-Mode": "any",
+        "APT::Sandbox::User": "root",
+    }
+    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+    def apt(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [command[0], *words, *command[1:]], capture_output=True, text=True, check=False
+        )
+
+    update = apt("apt-get", "update")
+    assert update.returncode == 0, update.stderr
+    assert re.findall(r"hello \| +(\d+)", apt("apt-cache", "madison", "hello").stdout) == ["10"]
+    # Whoever changes what is in it is found out.
+    release = next(made.glob("dists/*/InRelease"))
+    release.write_text(release.read_text().replace("Origin: Pagewright", "Origin: Somebody"))
+    assert apt("apt-get", "update").returncode != 0
