@@ -15,7 +15,7 @@ import pytest
 
 from pagewright.host import packages, workspace
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
-from pagewright.kernel import archive, build, deb, recipes, signing
+from pagewright.kernel import archive, build, deb, headers, recipes, signing
 from pagewright.kernel.release import Release
 
 SPACE = workspace.find()
@@ -186,8 +186,10 @@ def test_a_hook_that_fails_leaves_the_links_alone(server):
 def test_removal_leaves_nothing(server):
     modules = server.root / "usr/lib/modules" / RELEASE.name
     assert server.run("preinst", "install").returncode == 0
-    for name in ("modules.dep", "modules.dep.bin", "modules.weakdep"):
-        (modules / name).touch()
+    # What depmod of Debian 13 makes.
+    lists = "alias alias.bin builtin.alias.bin builtin.bin dep dep.bin devname softdep symbols"
+    for name in (*lists.split(), "symbols.bin", "weakdep"):
+        (modules / f"modules.{name}").touch()
     assert server.run("prerm", "remove").returncode == 0
     assert server.run("postrm", "remove").returncode == 0
     assert not modules.exists()
@@ -203,6 +205,27 @@ def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
     server.program("linux-check-removal", "exit 1")
     assert server.run("prerm", "remove").returncode == 1
     assert server.calls() == [f"linux-check-removal {RELEASE.name}"]
+
+
+# --- Headers --------------------------------------------------------------------------
+
+
+def test_headers_have_files_where_the_tree_has_links_to_features(tmp_path):
+    for place in ("feature", "tree/include", "copy/include"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "feature" / "new.h").write_text("new\n")
+    for place in ("tree", "copy"):
+        folder = tmp_path / place / "include"
+        (folder / "old.h").write_text("old\n")
+        (folder / "same.h").symlink_to("old.h")
+    (tmp_path / "tree" / "include" / "new.h").symlink_to("../../feature/new.h")
+    # What tar copies is broken where it is unpacked.
+    (tmp_path / "copy" / "include" / "new.h").symlink_to("../../../feature/new.h")
+    headers._resolve_links(tmp_path / "copy", tmp_path / "tree")
+    copied = tmp_path / "copy" / "include"
+    assert not (copied / "new.h").is_symlink()
+    assert (copied / "new.h").read_text() == "new\n"
+    assert str((copied / "same.h").readlink()) == "old.h"
 
 
 # --- Errors ---------------------------------------------------------------------------

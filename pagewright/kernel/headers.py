@@ -39,7 +39,7 @@ def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
     ]
     run(command, env=build.environment(space))
     shutil.copyfile(built.out / ".config", target / ".config")
-    _resolve_links(target)
+    _resolve_links(target, built.tree)
 
 
 def _unpack_library(space: Workspace, folder: Path) -> Path:
@@ -51,12 +51,17 @@ def _unpack_library(space: Workspace, folder: Path) -> Path:
     return folder
 
 
-def _resolve_links(folder: Path) -> None:
-    """Put files in place of links out of the folder, as new files of the assembled tree are."""
-    for link in folder.rglob("*"):
-        if link.is_symlink() and link.readlink().is_absolute():
-            content = link.read_bytes()
-            mode = link.stat().st_mode
+def _resolve_links(folder: Path, tree: Path) -> None:
+    """Put files in place of links that lead out of a folder.
+
+    The new files of the assembled tree are such links, into the features' folders.
+
+    Args:
+        folder: a copy of a part of the tree.
+        tree: the tree.
+    """
+    for link in list(folder.rglob("*")):
+        if link.is_symlink() and not link.resolve().is_relative_to(folder.resolve()):
+            original = tree / link.relative_to(folder)
             link.unlink()
-            link.write_bytes(content)
-            link.chmod(mode)
+            shutil.copy(original, link)
