@@ -17,6 +17,7 @@ from contextlib import contextmanager
 import pytest
 
 from pagewright.host import workspace
+from pagewright.host.run import run
 from pagewright.kernel import deb
 from pagewright.machine import evidence, server
 
@@ -96,6 +97,14 @@ def no_trace_of(guest, name):
     """Tell whether nothing is left of a kernel."""
     places = f"/boot/*{name}* /usr/lib/modules/{name} /var/lib/initramfs-tools/{name}"
     return guest.run(f"ls -d {places}").output.count("No such file") == 3
+
+
+def test_lintian_has_nothing_to_say(packages):
+    for number in packages:
+        changes = next(deb.folder(SPACE).glob(f"*-{FLAVOUR}_*pagewright{number}_*.changes"))
+        # Nobody is written to about packages that one makes for oneself.
+        mail = "bogus-mail-host,bogus-mail-host-in-debian-changelog"
+        run(["lintian", "--fail-on=error,warning", f"--suppress-tags={mail}", changes])
 
 
 def test_install_upgrade_and_remove(packages, debian):
