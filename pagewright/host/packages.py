@@ -139,6 +139,11 @@ def missing(of: Sequence[Need] = ()) -> list[Need]:
     return [need for need in of or needs() if not need.met()]
 
 
+def _lacking(packaging: bool) -> list[Need]:
+    """Return what the host lacks, with what makes packages or without."""
+    return [*missing(), *(missing(PACKAGING) if packaging else ())]
+
+
 def package_names(lacking: Sequence[Need]) -> list[str]:
     """Return the names of packages, each once."""
     return list(dict.fromkeys(need.package for need in lacking))
@@ -269,8 +274,7 @@ def setup(packaging: bool = False) -> None:
             # There is no sudo, or the user is not in /etc/passwd; an administrator has to give
             # the range. A guest that is there already does without.
             say(f"that failed: {error.details or error.what}")
-    all_needs = (*needs(), *(PACKAGING if packaging else ()))
-    lacking = missing(all_needs)
+    lacking = _lacking(packaging)
     stale = not run(["apt-cache", "madison", SOURCE]).strip()
     if not lacking and not stale:
         return
@@ -289,7 +293,7 @@ def setup(packaging: bool = False) -> None:
             run(as_root([*install, *packages]))
     if from_backports:
         _install_qemu_from_backports(apt, install)
-    left = missing(all_needs)
+    left = _lacking(packaging)
     if left:
         raise HostError(
             f"still missing after installation: {', '.join(package_names(left))}",
