@@ -37,7 +37,7 @@ _SERVER = Path(__file__).with_name("server.yaml")
 # An emulated machine takes minutes for what a server does in seconds.
 BOOT_SECONDS = 900
 _END_SECONDS = 300
-_SECOND_STAGE_SECONDS = 3600
+_SECOND_STAGE_SECONDS = 7200
 _DONE = f"{debian.SECOND_STAGE.replace('-', ' ')}: done"
 _MEMORY = "2G"
 _CPUS = 2
