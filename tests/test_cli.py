@@ -315,7 +315,7 @@ def consoles(monkeypatch) -> list[dict[str, Any]]:
         seen.append(options)
 
     monkeypatch.setattr(inputs, "options_for", options_for)
-    monkeypatch.setattr("pagewright.machine.boot.console", lambda _: 0)
+    monkeypatch.setattr("pagewright.machine.boot.console", lambda *_: 0)
     built = SimpleNamespace(vmlinux=Path("/clone/out/vmlinux"))
     monkeypatch.setattr(build, "ensure", lambda *_: built)
     return seen
