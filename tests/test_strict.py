@@ -1021,6 +1021,7 @@ CPUS = [
 def test_suites_of_the_features(machine, cpu, suite):
     append = f"kunit.enable=1 kunit.filter_glob={suite} hugetlb_free_vmemmap=on"
     guest = machine("patched-4k", smp=2, memory="2G", strict=True, append=append, **cpu)
+    guest.check("! grep '^not ok' /sys/kernel/debug/kunit/*/results")
     guest.check(HUGEPAGES, timeout=900)
     guest.check(PAGE_TABLES_AT_WORK, timeout=900)
     assert guest.violations() == []

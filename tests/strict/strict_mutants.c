@@ -4,8 +4,8 @@
  * page tables of memory of its own in a way that hardware may punish, and puts
  * everything right again.
  *
- * Write the name of one to the parameter "run".  What breaks the rule is done in
- * a function of that name; what sets it up is correct.
+ * Write the name of one to the parameter "run".  What breaks the rule is done
+ * in a function of that name; what sets it up is correct.
  */
 #include <linux/cleanup.h>
 #include <linux/cpumask.h>
@@ -13,12 +13,12 @@
 #include <linux/io.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/pgtable.h>
 #include <linux/smp.h>
 #include <linux/string.h>
 #include <linux/vmalloc.h>
 
 #include <asm/barrier.h>
-#include <asm/pgtable.h>
 #include <asm/sysreg.h>
 
 #define ADDRESS_MASK	GENMASK_ULL(47, PAGE_SHIFT)

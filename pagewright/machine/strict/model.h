@@ -8,7 +8,8 @@
  *
  * Parts: tables.c knows the tables that TTBR1 of any CPU leads to, tlb.c what
  * TLBs may hold that is no longer in the tables, wx.c what may be written and
- * executed, rules.c what is wrong, and model.c is what is told.  All of it runs under one lock, the caller's.
+ * executed, rules.c what is wrong, and model.c is what is told.  All of it runs
+ * under one lock, the caller's.
  */
 #ifndef STRICT_MODEL_H
 #define STRICT_MODEL_H
