@@ -143,7 +143,7 @@ def store(tmp_path, monkeypatch):
     """A repository whose packages come from a false mmdebstrap; and the calls of that."""
     calls = []
 
-    def extract(release, names, tar):
+    def extract(release, names, tar, keep):
         calls.append(names)
         file = tmp_path / "root" / "var" / "lib" / "packages.txt"
         file.parent.mkdir(parents=True, exist_ok=True)

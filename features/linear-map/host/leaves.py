@@ -26,6 +26,8 @@ EARLY_KFENCE = "kfence.sample_interval=3600000"
 
 # At 4K pages every entry is walked: some thousand million instructions in a big guest.
 _READ_SECONDS = 900
+# How often the picture is taken anew, if the map changes meanwhile.
+_TRIES = 5
 
 _LINE = re.compile(r"0x([0-9a-f]+)-0x([0-9a-f]+)\s+\d+[KMGTPE] (PGD|P4D|PUD|PMD|PTE)\b(.*)")
 _START = "---[ Linear Mapping start ]---"
@@ -214,12 +216,17 @@ def snapshot(machine: Machine, title: str, page: int) -> Snapshot:
         page: its page size.
     """
     meminfo = machine.check("cat /proc/meminfo")
-    text = machine.check(
-        "mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug; "
-        "sed -n '/Linear Mapping start/,/Linear Mapping end/p' "
-        "/sys/kernel/debug/kernel_page_tables",
-        timeout=_READ_SECONDS,
-    )
+    for _ in range(_TRIES):
+        text = machine.check(
+            "mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug; "
+            "sed -n '/Linear Mapping start/,/Linear Mapping end/p' "
+            "/sys/kernel/debug/kernel_page_tables",
+            timeout=_READ_SECONDS,
+        )
+        before, meminfo = meminfo, machine.check("cat /proc/meminfo")
+        # On a machine under load something is folded late, which one of the two does not see.
+        if parse_direct_map(before) == parse_direct_map(meminfo):
+            break
     runs = parse(text, page)
     return Snapshot(title, runs, parse_direct_map(meminfo), int(meminfo.split()[1]) << 10)
 
