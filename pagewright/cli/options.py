@@ -36,22 +36,13 @@ _EXAMPLE = "tests/remote/environment.yaml"
 # What `--help` of a command ends with that takes the name of a build.
 BUILDS_ARE_LISTED = "`pagewright list` shows the builds, and what each is for."
 
-BuildName = Annotated[
-    str,
-    typer.Argument(
-        metavar="BUILD",
-        help="a build, such as patched-4k (`pagewright list`)",
-        autocompletion=builds,
-    ),
-]
-BuildOrNone = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="BUILD",
-        help="a build, such as patched-4k (`pagewright list`)",
-        autocompletion=builds,
-    ),
-]
+_BUILD = typer.Argument(
+    metavar="BUILD",
+    help="a build, such as patched-4k (`pagewright list`)",
+    autocompletion=builds,
+)
+BuildName = Annotated[str, _BUILD]
+BuildOrNone = Annotated[str | None, _BUILD]
 BuildOption = Annotated[
     str | None,
     typer.Option("--build", metavar="BUILD", help="the kernel", autocompletion=builds),

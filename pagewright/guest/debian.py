@@ -11,6 +11,7 @@ import lzma
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagewright.guest.programs import CFLAGS
 from pagewright.host import arm64_packages, disk
 from pagewright.host.arm64_packages import Fetched
 from pagewright.host.progress import Bar
@@ -100,7 +101,6 @@ def extract(fetched: Fetched, target: Path) -> Extracted:
     with Bar("make the disk of a whole Debian", None), scratch(target, "root-") as folder:
         root = folder / "root"
         made = Extracted(target / "disk.img", target / "kernel", target / "initramfs")
-        fresh = made.disk
         root.mkdir()
         run(["tar", "-x", "--exclude=./dev/*", "-f", fetched.tar, "-C", root])
         for name in ("dev", "proc", "sys", "run", "tmp", "root"):
@@ -110,32 +110,23 @@ def extract(fetched: Fetched, target: Path) -> Extracted:
         next((root / "boot").glob("vmlinuz-*")).rename(made.kernel)
         _make_initramfs(root, folder / "initramfs", made.initramfs)
         mib = 1 << 20
-        with fresh.open("wb") as file:
+        with made.disk.open("wb") as file:
             file.truncate((_START + _UEFI + _BOOT + _ROOT + 1) * mib)
-        run(["/sbin/sfdisk", "--quiet", fresh], stdin=_TABLE)
+        run(["/sbin/sfdisk", "--quiet", made.disk], stdin=_TABLE)
         sector = str(_START * mib // 512)
         fat = ["/sbin/mkfs.vfat", "-F", "32", "-S", "512", "--offset", sector]
-        run([*fat, fresh, str(_UEFI * 1024)])
+        run([*fat, made.disk, str(_UEFI * 1024)])
         boot, whole = _START + _UEFI, _START + _UEFI + _BOOT
-        _make_ext4(fresh, boot, _BOOT)
-        _make_ext4(fresh, whole, _ROOT, root)
+        _make_ext4(made.disk, boot, _BOOT)
+        _make_ext4(made.disk, whole, _ROOT, root)
     return made
 
 
 def _make_initramfs(root: Path, folder: Path, target: Path) -> None:
     """Pack the first stage, and the module that it loads."""
     folder.mkdir()
-    run(
-        [
-            GCC,
-            "-static",
-            "-O2",
-            f'-DROOT_DEVICE="{_ROOT_DEVICE}"',
-            FIRST_STAGE,
-            "-o",
-            folder / "init",
-        ]
-    )
+    disk_name = f'-DROOT_DEVICE="{_ROOT_DEVICE}"'
+    run([GCC, *CFLAGS, disk_name, FIRST_STAGE, "-o", folder / "init"])
     module = next(root.glob(_DISK_MODULE))
     (folder / "virtio_blk.ko").write_bytes(lzma.decompress(module.read_bytes()))
     names = "init\nvirtio_blk.ko\n"

@@ -105,7 +105,7 @@ _EVERYWHERE = (
 )
 
 
-# What only `pagewright deb`, `repo` and `install-test` use.
+# What only `pagewright deb`, `pagewright repo` and tests/test_install.py use.
 PACKAGING = (
     Need("debhelper", "dh", "make packages"),
     Need("dpkg-dev", "dpkg-buildpackage", "make packages"),

@@ -203,7 +203,7 @@ struct split {
 /* So many blocks are split together: the vmemmap of 32 GiB with 4K pages. */
 #define MAX_SPLITS	256
 
-/* Protected by split_lock: what vmemmap_split_add() was told, and whether it failed. */
+/* Protected by split_lock: what vmemmap_split_add() has prepared, and whether it failed. */
 static struct split splits[MAX_SPLITS];
 static unsigned int nr_splits;
 static int split_error;
@@ -255,13 +255,17 @@ static int install_splits_paused(unsigned int nr)
 	return ret;
 }
 
-/* Put the tables in place. They translate everything as the blocks did. */
-static int install_splits(unsigned int nr)
+/*
+ * Put the tables that were prepared in place; whether it fails or not, none is left. They
+ * translate everything as the blocks did.
+ */
+static int install_splits(void)
 {
-	unsigned int i;
+	unsigned int i, nr = nr_splits;
 
 	if (!nr)
 		return 0;
+	nr_splits = 0;
 
 	if (!system_supports_bbml2_noabort())
 		return install_splits_paused(nr);
@@ -333,7 +337,6 @@ static int prepare_split(struct split *split, pmd_t *pmdp)
 void vmemmap_split_begin(void)
 {
 	mutex_lock(&split_lock);
-	nr_splits = 0;
 	split_error = 0;
 }
 
@@ -357,10 +360,8 @@ void vmemmap_split_add(unsigned long start, unsigned long end)
 		if (!pmd_leaf(READ_ONCE(*pmdp)) || is_prepared(pmdp))
 			continue;
 		split_error = prepare_split(&splits[nr_splits], pmdp);
-		if (!split_error && ++nr_splits == MAX_SPLITS) {
-			split_error = install_splits(nr_splits);
-			nr_splits = 0;
-		}
+		if (!split_error && ++nr_splits == MAX_SPLITS)
+			split_error = install_splits();
 	}
 }
 
@@ -373,7 +374,7 @@ void vmemmap_split_add(unsigned long start, unsigned long end)
  */
 int vmemmap_split_end(void)
 {
-	int ret = install_splits(nr_splits) ?: split_error;
+	int ret = install_splits() ?: split_error;
 
 	mutex_unlock(&split_lock);
 
