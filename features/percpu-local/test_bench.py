@@ -57,7 +57,8 @@ def test_workloads_count_kernel_and_programs(figures):
     for (group, name), values in figures.items():
         if group.startswith("instructions of"):
             assert all(value > 0 for value in values.values()), name
-    # The one that differs least from run to run.
+    # It differs least from run to run: for 1000 of them the difference is 2.4 million of 106, and
+    # the standard error of three runs' mean 0.12 million. For 100 of them one run did not tell.
     kernel = figures["instructions of the kernel, 4 CPUs", "create memcgs"]
     assert kernel["patched"] < kernel["base"]
 
