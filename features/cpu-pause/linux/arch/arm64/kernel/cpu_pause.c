@@ -204,7 +204,10 @@ static __always_inline void unmask(u64 daif)
 /**
  * cpu_pause_ipi() - stop here while a pause is asked for
  *
- * Touches nothing but the two variables in the kernel's image and its registers.
+ * Touches nothing but the two variables in the kernel's image and its registers. Between
+ * being counted and being let go it must not use its stack, the task or data of its CPU
+ * either, because the linear map may be invalid then. It calls nothing there, and a stack
+ * protector would look for its canary, which is in the task, before and after that.
  *
  * Context: the interrupt of cpu_pause_run(), or any other with interrupts masked.
  */
@@ -504,15 +507,16 @@ static void sleep_until(u64 ns)
 	schedule_hrtimeout_range(&until, NSEC_PER_MSEC, HRTIMER_MODE_ABS_PINNED);
 }
 
-/* One pause. */
-static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
+/* One pause; or, if @may_stop, what may stand in for it. */
+static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats,
+		      bool may_stop)
 {
 	u64 give_up_ns = ktime_get_ns() + GIVE_UP_NS;
 	int ret;
 
 	if (should_fail_pause())
 		return -EBUSY;
-	if (stop_machine_once(fn, arg, more, stats))
+	if (may_stop && stop_machine_once(fn, arg, more, stats))
 		return 0;
 
 	do {
@@ -523,6 +527,25 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	} while (ret == -EAGAIN && ktime_get_ns() < give_up_ns);
 
 	return ret ? -EBUSY : 0;
+}
+
+static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, bool may_stop)
+{
+	bool more = true;
+	int ret = 0;
+
+	might_sleep();
+	lockdep_assert_irqs_enabled();
+
+	if (!arch_timer_get_rate())
+		return -EOPNOTSUPP;
+
+	while (more && !ret)
+		ret = pause_once(fn, arg, &more, stats, may_stop);
+	if (ret)
+		atomic_long_inc(&pauses_failed);
+
+	return ret;
 }
 
 /**
@@ -546,21 +569,26 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
  */
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
-	bool more = true;
-	int ret = 0;
+	return run(fn, arg, stats, true);
+}
 
-	might_sleep();
-	lockdep_assert_irqs_enabled();
-
-	if (!arch_timer_get_rate())
-		return -EOPNOTSUPP;
-
-	while (more && !ret)
-		ret = pause_once(fn, arg, &more, stats);
-	if (ret)
-		atomic_long_inc(&pauses_failed);
-
-	return ret;
+/**
+ * cpu_pause_run_unmapped() - cpu_pause_run() for what makes the linear map invalid
+ * @fn: as of cpu_pause_run(); for a while it may make any part of the linear map invalid
+ * @arg: as of cpu_pause_run()
+ * @stats: as of cpu_pause_run()
+ *
+ * Paused CPUs use nothing but registers and a word in the kernel's image, between being
+ * counted and being let go. CPUs that stop_machine() has stopped use more, so it never
+ * stands in here. While the linear map is invalid @fn may use no memory that is only there
+ * either: see linear_map_pause.c.
+ *
+ * Context: as cpu_pause_run().
+ * Return: as cpu_pause_run().
+ */
+int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
+{
+	return run(fn, arg, stats, false);
 }
 
 /**

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The linear map in large blocks, split live where a permission has to change.
+ * The linear map in large blocks, split where a permission has to change.
  *
  * With rodata=full the permission of any page of the linear map may have to change:
  * module text becomes read-only in all its mappings, secret memory disappears from
  * the linear map. A block cannot be split while it is in use, unless break-before-make
- * is not needed for that; so arm64 maps everything with pages. Where all CPUs have BBM
- * level 2 without TLB conflict aborts (see arch/arm64/kernel/bbml2.c), the linear map is
- * painted with the largest leaves that fit, as with rodata=on, and is split when, and only
- * where, a permission changes.
+ * is not needed for that; so arm64 maps everything with pages. Here the linear map is
+ * painted with large leaves, as with rodata=on, and is split when, and only where, a
+ * permission changes. There are two ways:
+ *
+ *  - live, where all CPUs have BBM level 2 without TLB conflict aborts (see
+ *    arch/arm64/kernel/bbml2.c);
+ *  - in a pause of all other CPUs, elsewhere; then there are no contiguous ranges.
  *
  * This file decides what the map is painted with, and says what it consists of. The other
  * parts:
@@ -16,12 +19,14 @@
  *  - kernel_leaf.c: finding and setting the leaf that maps an address, at any level;
  *  - linear_map_split.c: one leaf into smaller ones, until a leaf starts at an address;
  *    it has the locking, too;
+ *  - linear_map_pause.c: all splits of a change in one pause, where they cannot be live;
  *  - linear_map_change.c: permissions: split at both ends of a range, then change leaf by
  *    leaf; linear_map_area.c does so for the alias of vmalloc areas;
  *  - linear_map_fold.c: leaves that are alike again become larger ones;
  *  - linear_map_hotplug.c, linear_map_kfence.c: memory that comes and goes, and the pool of
  *    KFENCE;
- *  - linear_map_repaint.c: back to pages at boot, if a secondary CPU lacks the feature.
+ *  - linear_map_repaint.c: if a secondary CPU lacks the feature, no more contiguous ranges
+ *    at boot, or back to pages.
  */
 #define pr_fmt(fmt) "linear map: " fmt
 
@@ -31,6 +36,7 @@
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/set_memory.h>
+#include <linux/string.h>
 
 #include <asm/bbml2.h>
 #include <asm/cputype.h>
@@ -39,6 +45,29 @@
 #include "linear_map.h"
 
 static const char *mode_reason __ro_after_init;
+static const char *no_pause_reason __ro_after_init;
+
+/* What arm64.linear_map= asks for. */
+static enum { WAY_AUTO, WAY_LIVE, WAY_PAUSE, WAY_PAGES } wanted_way __initdata;
+
+static int __init parse_way(char *arg)
+{
+	static const char *const names[] __initconst = {
+		[WAY_AUTO]	= "auto",
+		[WAY_LIVE]	= "live",
+		[WAY_PAUSE]	= "pause",
+		[WAY_PAGES]	= "pages",
+	};
+	int way = arg ? match_string(names, ARRAY_SIZE(names), arg) : -EINVAL;
+
+	if (way < 0)
+		pr_warn("arm64.linear_map=%s: not one of auto, live, pause, pages; using auto\n",
+			arg ?: "");
+	wanted_way = max(way, WAY_AUTO);
+
+	return 0;
+}
+early_param("arm64.linear_map", parse_way);
 
 /**
  * linear_map_choose_mode() - what is the linear map to be painted with?
@@ -54,16 +83,23 @@ bool __init linear_map_choose_mode(void)
 	} else if (!can_set_direct_map()) {
 		linear_map_mode = LINEAR_MAP_FIXED;
 		mode_reason = "its permissions do not change without rodata=full";
-	} else if (bbml2_noabort_disabled()) {
+	} else if (wanted_way == WAY_PAGES) {
 		linear_map_mode = LINEAR_MAP_PAGES;
-		mode_reason = "arm64.nobbml2";
-	} else if (!cpu_has_bbml2_noabort()) {
-		linear_map_mode = LINEAR_MAP_PAGES;
-		mode_reason = "the boot CPU is not known to have BBM level 2 without aborts";
-	} else {
+		mode_reason = "arm64.linear_map=pages";
+	} else if (wanted_way != WAY_PAUSE && cpu_has_bbml2_noabort()) {
 		linear_map_mode = LINEAR_MAP_LIVE;
-		mode_reason = "split and folded back live: BBM level 2 without aborts";
+		mode_reason = "BBM level 2 without aborts";
+	} else {
+		linear_map_mode = LINEAR_MAP_PAUSED;
+		mode_reason = wanted_way == WAY_PAUSE ? "arm64.linear_map=pause" :
+			      bbml2_noabort_disabled() ? "arm64.nobbml2" :
+			      "the boot CPU is not known to have BBM level 2 without aborts";
+		no_pause_reason = wanted_way == WAY_LIVE ? "arm64.linear_map=live" :
+				  why_linear_map_cannot_pause();
+		if (no_pause_reason)
+			linear_map_mode = LINEAR_MAP_PAGES;
 	}
+	linear_map_may_pause = wanted_way == WAY_AUTO && !why_linear_map_cannot_pause();
 
 	return linear_map_in_pages();
 }
@@ -105,8 +141,11 @@ void __init linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end)
 		}
 	}
 
-	pr_info("%s (%s; MIDR_EL1 0x%08x)\n",
-		linear_map_in_pages() ? "pages" : "blocks", mode_reason,
+	pr_info("%s (%s%s%s%s; MIDR_EL1 0x%08x)\n",
+		linear_map_in_pages() ? "pages" : "blocks",
+		linear_map_is_paused() ? "split and folded back in pauses: " :
+		linear_map_is_split() ? "split and folded back live: " : "",
+		mode_reason, no_pause_reason ? ", and " : "", no_pause_reason ?: "",
 		read_cpuid_id());
 }
 

@@ -18,18 +18,29 @@
  * @LINEAR_MAP_PAGES: pages only; permissions change, sizes never do
  * @LINEAR_MAP_FIXED: blocks; neither permissions nor sizes change
  * @LINEAR_MAP_LIVE: blocks, split and folded back live
+ * @LINEAR_MAP_PAUSED: blocks that are not contiguous, split and folded back while all other
+ *		       CPUs are paused
  */
 enum linear_map_mode {
 	LINEAR_MAP_PAGES,
 	LINEAR_MAP_FIXED,
 	LINEAR_MAP_LIVE,
+	LINEAR_MAP_PAUSED,
 };
+
+/* In the pause the linear map is not there, where stacks would be without VMAP_STACK. */
+#define LINEAR_MAP_CAN_PAUSE	(IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) &&	\
+				 IS_ENABLED(CONFIG_ARM64_CPU_PAUSE) &&		\
+				 IS_ENABLED(CONFIG_VMAP_STACK))
 
 /*
  * Written when the map is painted and once more when CPUs turn out to be unequal,
  * both before there is user space.
  */
 extern enum linear_map_mode linear_map_mode;
+
+/* May pauses stand in for what not all CPUs can do live, when these have started? */
+extern bool linear_map_may_pause;
 
 /*
  * Whoever changes permissions holds it for reading from the first split to the last
@@ -40,12 +51,36 @@ extern struct rw_semaphore linear_map_fold_sem;
 /* Whoever splits a leaf, or counts leaves that may be split, holds it. */
 extern struct mutex linear_map_split_lock;
 
+/**
+ * struct address_range - a part of the linear map
+ * @start: its first address
+ * @end: the address after its last
+ */
+struct address_range {
+	unsigned long start;
+	unsigned long end;
+};
+
+/**
+ * typedef next_range_fn - tell the ranges of a change, one after the other
+ * @what: what is changed
+ * @position: where this is up to; 0 before the first range
+ * @range: where to put the next range
+ *
+ * Return: false if there is none left.
+ */
+typedef bool (next_range_fn)(const void *what, unsigned int *position,
+			     struct address_range *range);
+
 /* linear_map_split.c */
 struct ptdesc *alloc_split_table(gfp_t gfp);
 int split_kernel_leaf(unsigned long addr);
 int split_crossing_leaf(unsigned long addr, unsigned long boundary,
 			const struct desc_change *change, gfp_t gfp);
 void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, void *table);
+void fill_split_table(const struct kernel_leaf *leaf, enum leaf_size size, void *table);
+u64 split_table_desc(const struct kernel_leaf *leaf, const void *table);
+void count_split(const struct kernel_leaf *leaf, enum leaf_size size);
 int alloc_spare_tables(unsigned long nr);
 struct ptdesc *take_spare_table(void);
 void free_spare_tables(void);
@@ -56,10 +91,17 @@ unsigned long linear_map_bytes(enum leaf_size size);
 
 #ifdef CONFIG_ARM64_LINEAR_MAP_BLOCKS
 int split_ends(unsigned long start, unsigned long end, const struct desc_change *change);
+int split_all_ends(next_range_fn *next, const void *what, const struct desc_change *change);
 #else
 /* What changes consists of pages. */
 static inline int split_ends(unsigned long start, unsigned long end,
 			     const struct desc_change *change)
+{
+	return 0;
+}
+
+static inline int split_all_ends(next_range_fn *next, const void *what,
+				 const struct desc_change *change)
 {
 	return 0;
 }
@@ -86,21 +128,81 @@ extern u32 linear_map_parked;
 void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
 		    int level, pte_t *tbl, bool may_use_cont, u64 va_offset);
 
+/* linear_map_pause.c */
+#if LINEAR_MAP_CAN_PAUSE
+extern unsigned int linear_map_pause_tries;
+const char *why_linear_map_cannot_pause(void);
+void linear_map_prepare_pauses(void);
+int split_all_ends_paused(next_range_fn *next, const void *what,
+			  const struct desc_change *change, gfp_t gfp);
+bool plan_fold(enum leaf_size size, void *entry, void *table, unsigned long start);
+bool fold_is_planned(unsigned long start);
+unsigned int nr_planned_folds(void);
+bool fold_plan_is_full(void);
+int fold_planned(void (*done)(enum leaf_size size, void *table, unsigned long start));
+void forget_planned_folds(void);
+bool linear_map_pauses_are_frequent(void);
+unsigned long linear_map_pauses(void);
+int linear_map_run_paused(void);
+#else
+static inline const char *why_linear_map_cannot_pause(void)
+{
+	return "this kernel cannot pause other CPUs";
+}
+
+static inline void linear_map_prepare_pauses(void) { }
+
+static inline int split_all_ends_paused(next_range_fn *next, const void *what,
+					const struct desc_change *change, gfp_t gfp)
+{
+	return -EINVAL;
+}
+
+static inline bool plan_fold(enum leaf_size size, void *entry, void *table,
+			     unsigned long start)
+{
+	return false;
+}
+
+static inline bool fold_is_planned(unsigned long start) { return false; }
+static inline unsigned int nr_planned_folds(void) { return 0; }
+static inline bool fold_plan_is_full(void) { return false; }
+
+static inline int fold_planned(void (*done)(enum leaf_size size, void *table,
+					    unsigned long start))
+{
+	return 0;
+}
+
+static inline void forget_planned_folds(void) { }
+static inline bool linear_map_pauses_are_frequent(void) { return false; }
+#endif
+
 /* linear_map_fold.c */
 void linear_map_fold_later(unsigned long start, unsigned long end);
+void linear_map_keep_split(unsigned long start, unsigned long end);
 bool linear_map_fold_enable(bool enable);
 void linear_map_fold_now(void);
 
-/* Is the linear map split and folded? If that is not configured, nothing refers to it. */
-static inline bool linear_map_is_live(void)
+/*
+ * Is the linear map split and folded, in whatever way? If that is not configured, nothing
+ * refers to it.
+ */
+static inline bool linear_map_is_split(void)
 {
-	return IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) && linear_map_mode == LINEAR_MAP_LIVE;
+	return IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) && linear_map_mode >= LINEAR_MAP_LIVE;
+}
+
+/* Does that take a pause of all other CPUs? */
+static inline bool linear_map_is_paused(void)
+{
+	return LINEAR_MAP_CAN_PAUSE && linear_map_mode == LINEAR_MAP_PAUSED;
 }
 
 /* Something in a range may be folded, if it is part of the linear map. */
 static inline void fold_later(unsigned long start, unsigned long end)
 {
-	if (linear_map_is_live() && __is_lm_address(start))
+	if (linear_map_is_split() && __is_lm_address(start))
 		linear_map_fold_later(start, end);
 }
 

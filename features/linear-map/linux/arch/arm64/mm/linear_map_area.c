@@ -14,27 +14,32 @@
 
 #include <trace/events/linear_map.h>
 
-/* The pages of a vmalloc area that lie together in the linear map too. */
-struct run {
-	unsigned long start;
-	unsigned long end;
+/* A part of a vmalloc area, by the indices of its pages. */
+struct area_part {
+	const struct vm_struct *area;
+	unsigned int first;
+	unsigned int end;
 };
 
-/* Find the run that begins with a page of an area; return the page after it. */
-static unsigned int next_run(const struct vm_struct *area, unsigned int i,
-			     unsigned int end, struct run *run)
+/* The ranges of a part of an area: runs of pages that are neighbours in the linear map too. */
+static bool next_run(const void *what, unsigned int *position, struct address_range *run)
 {
-	unsigned int first = i;
+	const struct area_part *part = what;
+	unsigned int first = part->first + *position, i = first;
+	struct page **pages = part->area->pages;
+
+	if (i >= part->end)
+		return false;
 
 	do {
 		i++;
-	} while (i < end && page_to_pfn(area->pages[i]) ==
-			    page_to_pfn(area->pages[first]) + i - first);
+	} while (i < part->end && page_to_pfn(pages[i]) == page_to_pfn(pages[first]) + i - first);
 
-	run->start = untagged((unsigned long)page_address(area->pages[first]));
+	run->start = untagged((unsigned long)page_address(pages[first]));
 	run->end = run->start + (unsigned long)(i - first) * PAGE_SIZE;
+	*position = i - part->first;
 
-	return i;
+	return true;
 }
 
 /**
@@ -55,26 +60,27 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 			   unsigned long size, u64 set, u64 clear)
 {
 	unsigned int first = (untagged(start) - untagged((unsigned long)area->addr)) >> PAGE_SHIFT;
-	unsigned int i, end = min(first + (unsigned int)(size >> PAGE_SHIFT), area->nr_pages);
+	const struct area_part part = {
+		.area = area,
+		.first = first,
+		.end = min(first + (unsigned int)(size >> PAGE_SHIFT), area->nr_pages),
+	};
 	const struct desc_change change = { .set = set, .clear = clear };
-	bool live = linear_map_is_live();
-	struct run run;
+	bool is_split = linear_map_is_split();
+	struct address_range run;
+	unsigned int position;
 	int ret = 0;
 
-	if (live) {
+	if (is_split) {
 		down_read(&linear_map_fold_sem);
-		for (i = first; i < end && !ret; ) {
-			i = next_run(area, i, end, &run);
-			ret = split_ends(run.start, run.end, &change);
-			if (ret)
-				fold_later(run.start, run.end);
-		}
+		ret = split_all_ends(next_run, &part, &change);
+		for (position = 0; ret && next_run(&part, &position, &run); )
+			fold_later(run.start, run.end);
 	}
 
-	for (i = first; i < end && !ret; ) {
+	for (position = 0; !ret && next_run(&part, &position, &run); ) {
 		bool was_valid = false;
 
-		i = next_run(area, i, end, &run);
 		ret = change_kernel_leaves(run.start, run.end, &change, &was_valid);
 		flush_tlb_kernel_range(run.start, run.end);
 		if (set & PTE_WRITE)
@@ -82,14 +88,14 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 		trace_linear_map_change(run.start, run.end, set, clear, ret);
 	}
 
-	if (live)
+	if (is_split)
 		up_read(&linear_map_fold_sem);
 
 	return ret;
 }
 
 /* Change those leaves of a run of pages that do not have the default. */
-static void change_not_default(const struct run *run, const struct desc_change *change)
+static void change_not_default(const struct address_range *run, const struct desc_change *change)
 {
 	struct kernel_leaf leaf;
 	unsigned long addr, next;
@@ -106,20 +112,19 @@ static void change_not_default(const struct run *run, const struct desc_change *
 static void change_area_not_default(const struct vm_struct *area,
 				    const struct desc_change *change)
 {
-	bool live = linear_map_is_live();
-	unsigned int i;
-	struct run run;
+	const struct area_part all = { .area = area, .end = area->nr_pages };
+	bool is_split = linear_map_is_split();
+	unsigned int position = 0;
+	struct address_range run;
 
 	if (!can_set_direct_map())
 		return;
 
-	if (live)
+	if (is_split)
 		down_read(&linear_map_fold_sem);
-	for (i = 0; i < area->nr_pages; ) {
-		i = next_run(area, i, area->nr_pages, &run);
+	while (next_run(&all, &position, &run))
 		change_not_default(&run, change);
-	}
-	if (live)
+	if (is_split)
 		up_read(&linear_map_fold_sem);
 }
 

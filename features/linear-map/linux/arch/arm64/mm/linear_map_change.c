@@ -150,8 +150,9 @@ int change_kernel_range(unsigned long start, unsigned long end,
  * Context: process context, may sleep; but where this system splits nothing, any. The
  *	    caller owns the range, and does the TLB maintenance.
  * Return: 0; -EINVAL if part of the range is not mapped, or a leaf would have to be
- *	   split on a system that cannot; -ENOMEM if there is no memory for a table. If
- *	   it is not 0 no permission was changed.
+ *	   split on a system that cannot; -ENOMEM if there is no memory for a table; -EBUSY
+ *	   if other CPUs have to be paused and cannot be. If it is not 0 no permission was
+ *	   changed.
  */
 int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clear)
 {
@@ -159,7 +160,7 @@ int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clea
 	unsigned long first = untagged(start);
 	int ret;
 
-	if (!linear_map_is_live())
+	if (!linear_map_is_split())
 		return change_atomic(first, size, &change);
 
 	/*

@@ -25,11 +25,17 @@
  * Only tables from the page allocator are freed. What the boot code has painted with
  * smaller leaves than it might have is left as it is.
  *
- * Folding changes the size of a live mapping without break-before-make, as splitting
+ * Live folding changes the size of a mapping without break-before-make, as splitting
  * does, and needs BBM level 2 like it. The new entry translates like the old ones did, so
  * nobody can tell when a TLB changes over. But a TLB may hold the table that is no longer
  * there, and the entries read from it, so the whole range is invalidated before the
- * table is given back. Who walks the tables in software is kept out or waited for:
+ * table is given back.
+ *
+ * Where that cannot be live, all folds of a round are made in one pause of the other CPUs
+ * (linear_map_pause.c). A round goes further then, and comes to nothing if what it would
+ * free is not worth a pause, or if there have been many pauses a moment ago.
+ *
+ * Who walks the tables in software is kept out or waited for:
  *
  *  - page-table dumps hold the mmap lock of init_mm, memory hotplug its own lock;
  *  - permission changes hold linear_map_fold_sem, and so does kexec, which copies the
@@ -71,6 +77,21 @@ MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded 
 #define FOLD_BUDGET	(8 * PTRS_PER_PTE)
 #define FOLD_PAUSE	msecs_to_jiffies(10)
 
+/*
+ * The same where a round ends with a pause; a round is to find all that a pause is for. A
+ * pause is worth freeing so many tables; or any, if for so many times the delay none was
+ * for folding.
+ */
+#define PAUSED_BUDGET	(64 * PTRS_PER_PTE)
+#define WORTH_A_PAUSE	8
+#define PATIENCE	10
+
+/* When folding had a pause last. */
+static unsigned long last_fold = INITIAL_JIFFIES;
+
+/* Tests do not wait until it is worth it. */
+static bool fold_at_once;
+
 /* Where something was given back since the worker last went by. */
 static unsigned long window_start = ULONG_MAX;
 static unsigned long window_end;
@@ -91,6 +112,16 @@ static unsigned long largest_leaf(void)
 	return pud_sect_supported() ? PUD_SIZE : CONT_PMD_SIZE;
 }
 
+static void extend_window(unsigned long start, unsigned long end)
+{
+	unsigned long flags;
+
+	raw_spin_lock_irqsave(&window_lock, flags);
+	WRITE_ONCE(window_start, min(window_start, round_down(start, largest_leaf())));
+	WRITE_ONCE(window_end, max(window_end, round_up(end, largest_leaf())));
+	raw_spin_unlock_irqrestore(&window_lock, flags);
+}
+
 /**
  * linear_map_fold_later() - memory got its default permission back
  * @start: its first linear address
@@ -100,12 +131,7 @@ static unsigned long largest_leaf(void)
  */
 void linear_map_fold_later(unsigned long start, unsigned long end)
 {
-	unsigned long flags;
-
-	raw_spin_lock_irqsave(&window_lock, flags);
-	WRITE_ONCE(window_start, min(window_start, round_down(start, largest_leaf())));
-	WRITE_ONCE(window_end, max(window_end, round_up(end, largest_leaf())));
-	raw_spin_unlock_irqrestore(&window_lock, flags);
+	extend_window(start, end);
 
 	if (READ_ONCE(fold))
 		queue_delayed_work(system_freezable_wq, &fold_work,
@@ -123,9 +149,27 @@ static bool table_is_ours(void *table)
 	return !PageReserved(virt_to_page(table));
 }
 
+/* What was split in order to be removed; protected by linear_map_fold_sem. */
+static struct address_range kept_split;
+
+/**
+ * linear_map_keep_split() - do not fold this; but what was told before may be folded
+ * @start: first linear address
+ * @end: the address after it
+ *
+ * Context: process context; linear_map_fold_sem is held, or what was told before is gone.
+ */
+void linear_map_keep_split(unsigned long start, unsigned long end)
+{
+	kept_split.start = start;
+	kept_split.end = end;
+}
+
 /* Does somebody change permissions here where he cannot wait? */
 static bool is_pinned(unsigned long start, unsigned long end)
 {
+	if (start < kept_split.end && end > kept_split.start)
+		return true;
 #ifdef CONFIG_KFENCE
 	unsigned long pool = (unsigned long)kasan_reset_tag(READ_ONCE(__kfence_pool));
 
@@ -163,6 +207,13 @@ static pteval_t read_entry(enum leaf_size size, void *table, unsigned int i)
 	       pmd_val(READ_ONCE(((pmd_t *)table)[i]));
 }
 
+/* Is this the entry of a table that will be a block when what is planned is done? */
+static bool is_planned(enum leaf_size size, pteval_t desc, unsigned long addr)
+{
+	return size == LEAF_PMD && (desc & PTE_VALID) && !pmd_leaf(__pmd(desc)) &&
+	       linear_map_is_paused() && fold_is_planned(addr);
+}
+
 /*
  * Are these entries leaves of a size that together map a range of the linear map with
  * the default permission, and all of it?
@@ -176,7 +227,8 @@ static bool all_default(enum leaf_size size, void *table, unsigned int nr, unsig
 		pteval_t desc = read_entry(size, table, i);
 
 		/* Contiguous or not, a piece of the same leaf. */
-		if ((desc & ~PTE_CONT) != linear_map_default_desc(addr, size))
+		if ((desc & ~PTE_CONT) != linear_map_default_desc(addr, size) &&
+		    !is_planned(size, desc, addr))
 			return false;
 	}
 
@@ -202,8 +254,16 @@ static void uncount(enum leaf_size size, void *table, unsigned int nr)
 	}
 }
 
+/* A block has taken the place of a table, and no TLB knows the table any more. */
+static void folded(enum leaf_size size, void *table, unsigned long start)
+{
+	uncount(size == LEAF_PUD ? LEAF_PMD : LEAF_PTE, table, PTRS_PER_PTE);
+	call_rcu(&virt_to_ptdesc(table)->pt_rcu_head, free_table_rcu);
+	count_fold(size, start);
+}
+
 /*
- * Fold a table into one block, if all of it is alike.
+ * Fold a table into one block, if all of it is alike; or plan it, where it takes a pause.
  *
  * One entry is replaced that is live: by BBM level 2 it may go from table to block
  * directly, as both translate every address alike. Then the TLBs are rid of the table:
@@ -221,12 +281,13 @@ static bool fold_table(enum leaf_size size, void *entry, void *table, unsigned l
 	    !all_default(piece, table, PTRS_PER_PTE, start))
 		return false;
 
-	uncount(piece, table, PTRS_PER_PTE);
+	if (linear_map_is_paused())
+		return plan_fold(size, entry, table, start);
+
 	set_kernel_leaf(size, entry, linear_map_default_desc(start, size));
 	flush_tlb_kernel_range(start, end);
 	__flush_tlb_kernel_pgtable(start);
-	call_rcu(&virt_to_ptdesc(table)->pt_rcu_head, free_table_rcu);
-	count_fold(size, start);
+	folded(size, table, start);
 
 	return true;
 }
@@ -244,7 +305,8 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 	enum leaf_size piece = size - 1;
 	unsigned int nr = leaf_bytes(size) / leaf_bytes(piece);
 
-	if (!leaf_is_aligned(size, start, __virt_to_phys(start)) ||
+	if (linear_map_without_contiguous() ||
+	    !leaf_is_aligned(size, start, __virt_to_phys(start)) ||
 	    read_entry(piece, entry, 0) == desc || is_pinned(start, end) ||
 	    !is_boot_memory(start, end) || !all_default(piece, entry, nr, start))
 		return;
@@ -333,12 +395,66 @@ static bool window_is_empty(void)
 	return READ_ONCE(window_start) >= READ_ONCE(window_end);
 }
 
-static void fold_work_fn(struct work_struct *work)
+/* Go through as much as there is time for; live. */
+static unsigned long fold_round_live(void)
 {
 	long budget = FOLD_BUDGET;
 
-	if (!READ_ONCE(fold) || !linear_map_is_live() ||
-	    !system_supports_bbml2_noabort())
+	while (todo_start < todo_end && budget > 0)
+		WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+
+	return FOLD_PAUSE;
+}
+
+/*
+ * Go through as much as there is time for, and fold all of it in one pause.
+ *
+ * A pause stops everybody. It is worth it if it frees some tables, and sometimes if it frees
+ * any: a table less is 4 KiB, but it is also one TLB entry for what took 512.
+ * What is not folded goes back to the window.
+ *
+ * Return: after how many jiffies to go on.
+ */
+static unsigned long fold_round_paused(void)
+{
+	unsigned long start = todo_start, delay = msecs_to_jiffies(fold_delay_ms);
+	bool at_once = READ_ONCE(fold_at_once);
+	unsigned long wait = FOLD_PAUSE;
+	long budget = PAUSED_BUDGET;
+
+	mutex_lock(&linear_map_split_lock);
+	if (linear_map_pauses_are_frequent() && !at_once) {
+		wait = HZ;
+		goto unlock;
+	}
+
+	while (todo_start < todo_end && budget > 0 && !fold_plan_is_full())
+		WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+
+	if (nr_planned_folds() < WORTH_A_PAUSE && !at_once &&
+	    time_before(jiffies, last_fold + PATIENCE * delay)) {
+		if (nr_planned_folds())
+			extend_window(start, todo_start);
+	} else if (fold_planned(folded)) {
+		extend_window(start, todo_start);
+		wait = HZ;
+	} else {
+		last_fold = jiffies;
+	}
+	forget_planned_folds();
+unlock:
+	mutex_unlock(&linear_map_split_lock);
+
+	return wait;
+}
+
+static void fold_work_fn(struct work_struct *work)
+{
+	unsigned long wait = FOLD_PAUSE;
+
+	if (!READ_ONCE(fold) || !linear_map_is_split())
+		return;
+	if (!linear_map_is_paused() && !system_supports_bbml2_noabort())
 		return;
 	if (todo_start >= todo_end && !take_window())
 		return;
@@ -347,18 +463,17 @@ static void fold_work_fn(struct work_struct *work)
 	mmap_write_lock(&init_mm);
 	/* A permission change may wait for memory: do not keep others waiting with it. */
 	if (down_write_trylock(&linear_map_fold_sem)) {
-		while (todo_start < todo_end && budget > 0)
-			WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+		wait = linear_map_is_paused() ? fold_round_paused() : fold_round_live();
 		up_write(&linear_map_fold_sem);
 	}
 	mmap_write_unlock(&init_mm);
 	put_online_mems();
 
 	if (todo_start < todo_end)
-		queue_delayed_work(system_freezable_wq, &fold_work, FOLD_PAUSE);
+		queue_delayed_work(system_freezable_wq, &fold_work, wait);
 	else if (!window_is_empty())
 		queue_delayed_work(system_freezable_wq, &fold_work,
-				   msecs_to_jiffies(fold_delay_ms));
+				   max(wait, msecs_to_jiffies(fold_delay_ms)));
 }
 
 /**
@@ -392,10 +507,15 @@ bool linear_map_fold_enable(bool enable)
  */
 void linear_map_fold_now(void)
 {
+	/* Pauses may fail, but not for ever. */
+	unsigned int tries = 100;
+
+	WRITE_ONCE(fold_at_once, true);
 	do {
 		mod_delayed_work(system_freezable_wq, &fold_work, 0);
 		flush_delayed_work(&fold_work);
-	} while (READ_ONCE(fold) && (todo_start < todo_end || !window_is_empty()));
+	} while (READ_ONCE(fold) && (todo_start < todo_end || !window_is_empty()) && tries--);
+	WRITE_ONCE(fold_at_once, false);
 }
 #endif
 

@@ -85,8 +85,8 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
 {
 	unsigned long end = start + size;
 
-	/* The memory is offline already: it is too late to fail. */
-	if (linear_map_is_live()) {
+	/* It is too late to fail. What takes a pause was done before: see below. */
+	if (linear_map_mode == LINEAR_MAP_LIVE) {
 		gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_NOFAIL;
 
 		WARN_ON_ONCE(split_crossing_leaf(start, start, NULL, gfp));
@@ -94,6 +94,24 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
 	}
 
 	linear_map_count_memory(start, size, -1);
+	linear_map_keep_split(0, 0);
+}
+
+/*
+ * Split at both ends of what will be removed, in a pause, which may fail. What is split stays
+ * so until it is removed.
+ */
+static bool split_to_remove(unsigned long start, unsigned long end)
+{
+	int ret;
+
+	down_read(&linear_map_fold_sem);
+	ret = split_ends(start, end, NULL);
+	if (!ret)
+		linear_map_keep_split(start, end);
+	up_read(&linear_map_fold_sem);
+
+	return !ret;
 }
 
 /**
@@ -103,7 +121,7 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
  *
  * Where leaves cannot be split, one that maps more than this memory could only be cleared
  * as a whole, and what else it maps is still in use. What is removed as it was added has
- * leaves of its own.
+ * leaves of its own. Where they are split in a pause, that is done here, because it can fail.
  *
  * Context: process context; the memory is offline, and cannot be brought online meanwhile.
  * Return: true if it can.
@@ -113,8 +131,10 @@ bool arch_may_remove_memory(u64 start, u64 size)
 	unsigned long first = __phys_to_virt(start), end = first + size;
 	struct kernel_leaf leaf;
 
-	if (linear_map_is_live())
+	if (linear_map_mode == LINEAR_MAP_LIVE)
 		return true;
+	if (linear_map_is_paused())
+		return split_to_remove(first, end);
 	if (find_kernel_leaf(first, &leaf) && leaf_crosses(&leaf, first))
 		return false;
 

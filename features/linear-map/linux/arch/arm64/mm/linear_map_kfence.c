@@ -6,8 +6,30 @@
 #include <linux/rwsem.h>
 
 #include <asm/kfence.h>
+#include <asm/pgalloc.h>
 
 #include "linear_map.h"
+
+/*
+ * Where leaves are split in a pause, there are pages or blocks: a block consists of pages
+ * once it is split anywhere. So there is one place to split in each.
+ */
+static bool next_block(const void *what, unsigned int *position, struct address_range *range)
+{
+	const struct address_range *pool = what;
+	unsigned long addr = pool->start;
+
+	if (*position)
+		addr = round_down(addr, PMD_SIZE) + *position * PMD_SIZE;
+	if (addr >= pool->end)
+		return false;
+
+	range->start = addr;
+	range->end = addr + PAGE_SIZE;
+	++*position;
+
+	return true;
+}
 
 /**
  * arch_kfence_init_pool() - map the pool of KFENCE with pages
@@ -22,10 +44,15 @@ bool arch_kfence_init_pool(void)
 {
 	unsigned long addr = untagged((unsigned long)__kfence_pool);
 	unsigned long end = addr + KFENCE_POOL_SIZE;
+	const struct address_range pool = { .start = addr, .end = end };
 	struct kernel_leaf leaf;
 	int ret = 0;
 
 	down_read(&linear_map_fold_sem);
+	if (linear_map_is_paused()) {
+		ret = split_all_ends_paused(next_block, &pool, NULL, GFP_PGTABLE_KERNEL);
+		addr = end;
+	}
 	while (addr < end && !ret) {
 		if (!find_kernel_leaf(addr, &leaf))
 			ret = -EINVAL;
@@ -36,7 +63,7 @@ bool arch_kfence_init_pool(void)
 	}
 	up_read(&linear_map_fold_sem);
 	if (ret)
-		fold_later(addr, end);
+		fold_later(pool.start, end);
 
 	return !ret;
 }

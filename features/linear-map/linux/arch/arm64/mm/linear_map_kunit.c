@@ -88,8 +88,11 @@ static struct region *take_region(struct kunit *test, unsigned long size,
 	struct kernel_leaf leaf;
 	unsigned long addr;
 
-	if (linear_map_mode != LINEAR_MAP_LIVE || !system_supports_bbml2_noabort())
+	if (!linear_map_is_split() ||
+	    (!linear_map_is_paused() && !system_supports_bbml2_noabort()))
 		kunit_skip(test, "the linear map is not split on this system");
+	if (linear_map_is_paused() && leaf_is_contiguous(largest))
+		kunit_skip(test, "the linear map has no contiguous ranges on this system");
 
 	KUNIT_ASSERT_NOT_NULL(test, region);
 	region->size = size;
@@ -191,9 +194,14 @@ static void splits_only_at_the_ends(struct kunit *test)
 
 	histogram(test, region, count);
 	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 2);
-	KUNIT_EXPECT_EQ(test, count[LEAF_PTE], 16);
-	KUNIT_EXPECT_EQ(test, count[LEAF_CONT_PTE], 31 + 32);
 	KUNIT_EXPECT_EQ(test, count[LEAF_CONT_PMD], 0);
+	if (linear_map_is_paused()) {
+		KUNIT_EXPECT_EQ(test, count[LEAF_PTE], 2 * PTRS_PER_PTE);
+		KUNIT_EXPECT_EQ(test, count[LEAF_CONT_PTE], 0);
+	} else {
+		KUNIT_EXPECT_EQ(test, count[LEAF_PTE], 16);
+		KUNIT_EXPECT_EQ(test, count[LEAF_CONT_PTE], 31 + 32);
+	}
 }
 
 static void leaf_start_needs_no_split(struct kunit *test)
@@ -237,6 +245,8 @@ static enum leaf_size expected_size(const struct model *model, unsigned long pag
 		unsigned long nr = leaf_bytes(size) / PAGE_SIZE;
 		unsigned long first = round_down(page, nr), i;
 
+		if (linear_map_is_paused() && leaf_is_contiguous(size))
+			continue;
 		for (i = first + 1; i < first + nr && !model->boundary[i]; i++)
 			;
 		if (i == first + nr)
@@ -345,6 +355,10 @@ static void blocks_split_straight_to_pages(struct kunit *test)
 	unsigned long addr;
 
 	KUNIT_ASSERT_NOT_NULL(test, table);
+	if (linear_map_is_paused()) {
+		pagetable_free(table);
+		kunit_skip(test, "nothing is split live on this system");
+	}
 	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
 	KUNIT_ASSERT_EQ(test, leaf.size, LEAF_PMD);
 
@@ -367,7 +381,7 @@ static void blocks_split_straight_to_pages(struct kunit *test)
 /* Memory that is part of a leaf may be removed where that leaf can be split. */
 static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
 {
-	bool live = linear_map_mode == LINEAR_MAP_LIVE;
+	bool can_split = linear_map_is_split();
 	phys_addr_t pa = PFN_PHYS(max_pfn) - 1, half;
 	struct kernel_leaf leaf;
 
@@ -384,8 +398,17 @@ static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
 	half = leaf_bytes(leaf.size) / 2;
 
 	KUNIT_EXPECT_TRUE(test, arch_may_remove_memory(pa, 2 * half));
-	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa, half), live);
-	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa + half, half), live);
+	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa, half), can_split);
+	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa + half, half), can_split);
+
+	if (linear_map_is_paused()) {
+		/* It was split at once, for the pause may fail. */
+		KUNIT_EXPECT_TRUE(test, find_kernel_leaf(__phys_to_virt(pa + half), &leaf));
+		KUNIT_EXPECT_EQ(test, leaf.start, __phys_to_virt(pa + half));
+		/* Nothing is removed, so it may be folded. */
+		linear_map_keep_split(0, 0);
+		linear_map_fold_later(leaf.start, leaf.start + PAGE_SIZE);
+	}
 }
 
 static void blocks_change_as_blocks(struct kunit *test)
@@ -436,7 +459,9 @@ static void default_is_folded_back(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
 	fold_all(region);
 	histogram(test, region, after);
-	KUNIT_EXPECT_EQ_MSG(test, after[LEAF_PTE], CONT_PTES, "folded what is not alike");
+	KUNIT_EXPECT_EQ_MSG(test, after[LEAF_PTE],
+			    linear_map_is_paused() ? PTRS_PER_PTE : CONT_PTES,
+			    "folded what is not alike");
 	KUNIT_EXPECT_EQ(test, hardware_pa(page), __virt_to_phys(page));
 
 	KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_WRITE, PTE_RDONLY), 0);
@@ -600,6 +625,86 @@ static void failed_allocation_changes_nothing(struct kunit *test)
 						PTE_RDONLY), 0);
 	kunit_deactivate_static_stub(test, alloc_split_table);
 }
+
+#if LINEAR_MAP_CAN_PAUSE
+static int no_pause(void)
+{
+	return -EBUSY;
+}
+
+/* Pages of several blocks, by an area: all splits, of all levels, are in one pause or in none. */
+static void a_change_has_one_pause_or_none(struct kunit *test)
+{
+	const unsigned int blocks = 4, nr = 2 * blocks;
+	struct region *region = take_region(test, blocks * PMD_SIZE, LEAF_PUD);
+	unsigned int i, tries = linear_map_pause_tries;
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	struct page *pages[8];
+	unsigned long count, addr;
+	struct kernel_leaf leaf;
+	void *area;
+
+	if (!linear_map_is_paused())
+		kunit_skip(test, "the linear map is split live on this system");
+
+	/* Two pages of each block, neither of which is at its ends. */
+	for (i = 0; i < nr; i++)
+		pages[i] = virt_to_page((void *)(region->start + i / 2 * PMD_SIZE +
+						 (3 + i % 2 * 4) * PAGE_SIZE));
+	area = vmap(pages, nr, VM_MAP, PAGE_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, area);
+	/* vfree() expects this of an area that has pages of its own. */
+	find_vm_area(area)->pages = pages;
+	find_vm_area(area)->nr_pages = nr;
+
+	histogram(test, region, before);
+	count = linear_map_pauses();
+	linear_map_pause_tries = 1;
+	kunit_activate_static_stub(test, linear_map_run_paused, no_pause);
+	KUNIT_EXPECT_EQ(test, linear_map_change_area(find_vm_area(area), (unsigned long)area,
+						     nr * PAGE_SIZE, PTE_RDONLY, PTE_WRITE),
+			-EBUSY);
+	kunit_deactivate_static_stub(test, linear_map_run_paused);
+	linear_map_pause_tries = tries;
+	histogram(test, region, after);
+	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+	for (addr = region->start; addr < region->start + region->size;
+	     addr = leaf.start + leaf_bytes(leaf.size)) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_EXPECT_EQ(test, leaf.desc, linear_map_default_desc(leaf.start, leaf.size));
+		KUNIT_EXPECT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
+	}
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), count);
+
+	KUNIT_EXPECT_EQ(test, linear_map_change_area(find_vm_area(area), (unsigned long)area,
+						     nr * PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), count + 1);
+	histogram(test, region, after);
+	KUNIT_EXPECT_EQ(test, after[LEAF_PTE], blocks * PTRS_PER_PTE);
+	for (addr = region->start; addr < region->start + region->size; addr += PAGE_SIZE) {
+		unsigned long page = (addr - region->start) % PMD_SIZE / PAGE_SIZE;
+
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_ASSERT_EQ(test, !(leaf.desc & PTE_WRITE), page == 3 || page == 7);
+		KUNIT_ASSERT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
+	}
+
+	/* Once it is split nobody has to be paused, not even to give it back. */
+	KUNIT_EXPECT_EQ(test, linear_map_change_area(find_vm_area(area), (unsigned long)area,
+						     nr * PAGE_SIZE, PTE_WRITE, PTE_RDONLY), 0);
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), count + 1);
+
+	/* All of it is folded in one pause. */
+	fold_all(region);
+	histogram(test, region, after);
+	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), count + 2);
+
+	find_vm_area(area)->pages = NULL;
+	find_vm_area(area)->nr_pages = 0;
+	vunmap(area);
+}
+#endif
 
 /* Try to write through the linear map, as an attacker or a stray pointer would. */
 static bool can_write(const void *addr)
@@ -884,6 +989,9 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(one_page_takes_few_tables),
 	KUNIT_CASE(neighbours_change_at_a_time),
 	KUNIT_CASE(failed_allocation_changes_nothing),
+#if LINEAR_MAP_CAN_PAUSE
+	KUNIT_CASE(a_change_has_one_pause_or_none),
+#endif
 	KUNIT_CASE(splits_only_at_the_ends),
 	KUNIT_CASE(leaf_start_needs_no_split),
 	KUNIT_CASE(unmapped_is_an_error),

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Back to pages, if a secondary CPU cannot live with sizes that change.
+ * Another linear map, if a secondary CPU cannot live with sizes that change.
  *
  * The boot CPU has painted the linear map with blocks because it can split them live.
- * When all CPUs have started, one may turn out to lack that. Then everything has to be
- * mapped with pages after all, as if the boot CPU had lacked it, before the first
- * permission of the linear map has to change.
+ * When all CPUs have started, one may turn out to lack that. Then the map has to become
+ * what it would be if the boot CPU had lacked it, before the first permission of it has to
+ * change: without contiguous ranges, if sizes can be changed in pauses from now on, or else
+ * everything mapped with pages.
  *
  * It is the boot CPU that splits, live, for it can. The others must not notice. To stop
  * them is not enough: a CPU also translates what it speculates on, and where its stack
@@ -45,7 +46,7 @@ void __init linear_map_map_park_flag(void)
 	u64 ptep;
 
 	/* Only what may be repainted needs somebody parked. */
-	if (!linear_map_is_live())
+	if (linear_map_mode != LINEAR_MAP_LIVE)
 		return;
 
 	ptep = memblock_phys_alloc((IDMAP_LEVELS - 1) * PAGE_SIZE, PAGE_SIZE);
@@ -88,8 +89,19 @@ static bool __init is_image_alias(unsigned long addr)
 	       addr < (unsigned long)lm_alias(__init_begin);
 }
 
+/* To pages, or only contiguous ranges to what they consist of? */
+static bool to_pages __initdata;
+
+/* Must a leaf be split, and into what? Nothing is made contiguous on the way. */
+static bool __init is_too_large(enum leaf_size size, enum leaf_size *smaller)
+{
+	*smaller = size > LEAF_PMD ? LEAF_PMD : LEAF_PTE;
+
+	return to_pages ? size != LEAF_PTE : leaf_is_contiguous(size);
+}
+
 /*
- * Split everything to pages. Only this CPU is using the tables, and its TLB takes the
+ * Split everything that is too large. Only this CPU is using the tables, and its TLB takes the
  * changes.
  *
  * Nothing is made contiguous on the way: a block becomes a complete table of pages, for
@@ -100,6 +112,7 @@ static void __init split_all(unsigned long start, unsigned long end)
 {
 	struct kernel_leaf leaf;
 	unsigned long addr, next;
+	enum leaf_size smaller;
 
 	for (addr = start; addr < end; addr = next) {
 		if (is_image_alias(addr) || !find_kernel_leaf(addr, &leaf)) {
@@ -107,13 +120,12 @@ static void __init split_all(unsigned long start, unsigned long end)
 			continue;
 		}
 		next = leaf_end(&leaf);
-		while (leaf.size != LEAF_PTE) {
+		while (is_too_large(leaf.size, &smaller)) {
 			void *table = split_needs_table(leaf.size) ? take_table() : NULL;
 
 			/* What the smallest leaf maps that this address is split from. */
 			next = leaf_end(&leaf);
-			__split_kernel_leaf(&leaf, leaf.size > LEAF_PMD ? LEAF_PMD : LEAF_PTE,
-					    table);
+			__split_kernel_leaf(&leaf, smaller, table);
 			find_kernel_leaf(addr, &leaf);
 		}
 	}
@@ -172,15 +184,23 @@ static int __init __nocfi repaint_cpu(void *unused)
  */
 void __init linear_map_finalise(void)
 {
-	if (!linear_map_is_live() || system_supports_bbml2_noabort())
+	if (linear_map_is_paused())
+		linear_map_prepare_pauses();
+	if (linear_map_mode != LINEAR_MAP_LIVE || system_supports_bbml2_noabort())
 		return;
 
-	allocate_tables();
+	to_pages = !linear_map_may_pause;
+	if (to_pages)
+		allocate_tables();
 	stop_machine(repaint_cpu, NULL, cpu_online_mask);
-	linear_map_mode = LINEAR_MAP_PAGES;
+	linear_map_mode = to_pages ? LINEAR_MAP_PAGES : LINEAR_MAP_PAUSED;
+	if (!to_pages)
+		linear_map_prepare_pauses();
 
 	/* The blocks of the image's alias were counted too. */
 	free_spare_tables();
 
-	pr_info("pages (repainted: a secondary CPU is not known to have BBM level 2 without aborts)\n");
+	pr_info("%s (%s: a secondary CPU is not known to have BBM level 2 without aborts)\n",
+		to_pages ? "pages" : "blocks",
+		to_pages ? "repainted" : "split and folded back in pauses");
 }

@@ -32,6 +32,7 @@
 #include <trace/events/linear_map.h>
 
 enum linear_map_mode linear_map_mode __ro_after_init = LINEAR_MAP_PAGES;
+bool linear_map_may_pause __ro_after_init;
 
 /* See above, and linear_map.h. */
 DECLARE_RWSEM(linear_map_fold_sem);
@@ -124,9 +125,22 @@ bool linear_map_in_pages(void)
 	return linear_map_mode == LINEAR_MAP_PAGES;
 }
 
+/**
+ * linear_map_without_contiguous() - must the linear map have no contiguous ranges?
+ *
+ * The entries of one that is in use cannot be changed one by one without BBM level 2.
+ *
+ * Context: any, after it was decided what the linear map is painted with.
+ * Return: true if so.
+ */
+bool linear_map_without_contiguous(void)
+{
+	return linear_map_in_pages() || linear_map_is_paused();
+}
+
 static bool may_split(void)
 {
-	if (!linear_map_is_live())
+	if (linear_map_mode != LINEAR_MAP_LIVE)
 		return false;
 
 	/* Until all CPUs have been judged, one that was not may be running. */
@@ -136,8 +150,15 @@ static bool may_split(void)
 	return system_supports_bbml2_noabort();
 }
 
-/* Fill a new table with what replaces a block: leaves of a smaller size. */
-static void fill_table(const struct kernel_leaf *leaf, enum leaf_size size, void *table)
+/**
+ * fill_split_table() - fill a new table with what replaces a block
+ * @leaf: the block
+ * @size: the smaller size of leaf that the table has
+ * @table: the table; what it held does not matter
+ *
+ * Context: any. Nobody else knows of @table.
+ */
+void fill_split_table(const struct kernel_leaf *leaf, enum leaf_size size, void *table)
 {
 	unsigned int i;
 
@@ -150,6 +171,42 @@ static void fill_table(const struct kernel_leaf *leaf, enum leaf_size size, void
 
 	/* The table is complete before a walker can find it. */
 	dsb(ishst);
+}
+
+/**
+ * split_table_desc() - the descriptor that puts a table in the place of a block
+ * @leaf: the block
+ * @table: the table
+ *
+ * Return: the descriptor.
+ */
+u64 split_table_desc(const struct kernel_leaf *leaf, const void *table)
+{
+	bool linear = __is_lm_address(leaf->start);
+
+	if (leaf->size == LEAF_PUD)
+		return __phys_to_pud_val(__pa(table)) | PUD_TYPE_TABLE | PUD_TABLE_UXN |
+		       (linear ? PUD_TABLE_PXN : 0);
+
+	return __phys_to_pmd_val(__pa(table)) | PMD_TYPE_TABLE | PMD_TABLE_UXN |
+	       (linear ? PMD_TABLE_PXN : 0);
+}
+
+/**
+ * count_split() - a leaf was split: count and tell it
+ * @leaf: the leaf
+ * @size: what it was split into
+ *
+ * Context: as linear_map_count().
+ */
+void count_split(const struct kernel_leaf *leaf, enum leaf_size size)
+{
+	if (__is_lm_address(leaf->start)) {
+		linear_map_count(leaf->size, -(long)leaf_bytes(leaf->size));
+		linear_map_count(size, leaf_bytes(leaf->size));
+		count_vm_event(LINEAR_MAP_SPLIT_CONT_PTE + leaf->size - LEAF_CONT_PTE);
+	}
+	trace_linear_map_split(leaf->start, leaf_bytes(leaf->size));
 }
 
 /**
@@ -170,19 +227,14 @@ static void fill_table(const struct kernel_leaf *leaf, enum leaf_size size, void
  */
 void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, void *table)
 {
-	bool linear = __is_lm_address(leaf->start);
-	pmdval_t pxn = linear ? PMD_TABLE_PXN : 0;
-
 	switch (leaf->size) {
 	case LEAF_PUD:
-		fill_table(leaf, size, table);
-		set_pud(leaf->entry, __pud(__phys_to_pud_val(__pa(table)) |
-					   PUD_TYPE_TABLE | PUD_TABLE_UXN | pxn));
+		fill_split_table(leaf, size, table);
+		set_pud(leaf->entry, __pud(split_table_desc(leaf, table)));
 		break;
 	case LEAF_PMD:
-		fill_table(leaf, size, table);
-		set_pmd(leaf->entry, __pmd(__phys_to_pmd_val(__pa(table)) |
-					   PMD_TYPE_TABLE | PMD_TABLE_UXN | pxn));
+		fill_split_table(leaf, size, table);
+		set_pmd(leaf->entry, __pmd(split_table_desc(leaf, table)));
 		break;
 	case LEAF_CONT_PMD:
 	case LEAF_CONT_PTE: {
@@ -203,12 +255,7 @@ void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, vo
 		return;
 	}
 
-	if (linear) {
-		linear_map_count(leaf->size, -(long)leaf_bytes(leaf->size));
-		linear_map_count(size, leaf_bytes(leaf->size));
-		count_vm_event(LINEAR_MAP_SPLIT_CONT_PTE + leaf->size - LEAF_CONT_PTE);
-	}
-	trace_linear_map_split(leaf->start, leaf_bytes(leaf->size));
+	count_split(leaf, size);
 }
 
 /* Tests make it fail. */
@@ -216,7 +263,7 @@ struct ptdesc *alloc_split_table(gfp_t gfp)
 {
 	KUNIT_STATIC_STUB_REDIRECT(alloc_split_table, gfp);
 
-	/* fill_table() writes all of it. */
+	/* fill_split_table() writes all of it. */
 	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
 }
 
@@ -280,6 +327,14 @@ int split_crossing_leaf(unsigned long addr, unsigned long boundary,
 	return ret;
 }
 
+/* The ranges of what is one range. */
+static bool one_range(const void *what, unsigned int *position, struct address_range *range)
+{
+	*range = *(const struct address_range *)what;
+
+	return !(*position)++;
+}
+
 /**
  * split_kernel_leaf() - split until a leaf starts at an address
  * @addr: a kernel address, page-aligned
@@ -291,10 +346,16 @@ int split_crossing_leaf(unsigned long addr, unsigned long boundary,
  *	    linear_map_fold_sem is held.
  * Return: 0; -EINVAL if @addr is not mapped, or its leaf may not be split on this
  *	   system; -ENOMEM if there is no memory for a table, then what was split before
- *	   stays split and maps as before.
+ *	   stays split and maps as before; -EBUSY if other CPUs have to be paused, and
+ *	   cannot be.
  */
 int split_kernel_leaf(unsigned long addr)
 {
+	const struct address_range nothing = { .start = addr, .end = addr };
+
+	if (linear_map_is_paused())
+		return split_all_ends_paused(one_range, &nothing, NULL, GFP_PGTABLE_KERNEL);
+
 	return split_crossing_leaf(addr, addr, NULL, GFP_PGTABLE_KERNEL);
 }
 
@@ -315,16 +376,45 @@ int split_kernel_leaf(unsigned long addr)
  */
 int split_ends(unsigned long start, unsigned long end, const struct desc_change *change)
 {
+	const struct address_range range = { .start = start, .end = end };
 	int ret;
 
 	if (start >= end)
 		return 0;
+	if (linear_map_is_paused())
+		return split_all_ends_paused(one_range, &range, change, GFP_PGTABLE_KERNEL);
 
 	ret = split_crossing_leaf(start, start, change, GFP_PGTABLE_KERNEL);
 	if (ret)
 		return ret;
 
 	return split_crossing_leaf(end - 1, end, change, GFP_PGTABLE_KERNEL);
+}
+
+/**
+ * split_all_ends() - split at both ends of several ranges that change together
+ * @next: tells the ranges
+ * @what: handed to it
+ * @change: what their leaves will be changed by
+ *
+ * If that takes a pause, it takes one for all of them.
+ *
+ * Context: as split_kernel_leaf().
+ * Return: as split_kernel_leaf(). After an error, what was split may be folded again.
+ */
+int split_all_ends(next_range_fn *next, const void *what, const struct desc_change *change)
+{
+	struct address_range range;
+	unsigned int position = 0;
+	int ret = 0;
+
+	if (linear_map_is_paused())
+		return split_all_ends_paused(next, what, change, GFP_PGTABLE_KERNEL);
+
+	while (!ret && next(what, &position, &range))
+		ret = split_ends(range.start, range.end, change);
+
+	return ret;
 }
 
 /*

@@ -159,7 +159,10 @@ static bool table_permits(u64 table, u64 leaf)
 	return !(table & (taken | (TABLE_ATTRIBUTES & ~TABLE_PERMISSIONS)));
 }
 
-/* Does every entry of a table translate like its part of a leaf that spans the table? */
+/*
+ * Does every entry of a table translate like its part of a leaf that spans the table? It may
+ * be a table again, as where a GiB becomes pages in one step.
+ */
 static bool same_translation(u64 table, u64 leaf, unsigned int shift)
 {
 	unsigned int entry_shift = shift - (PAGE_SHIFT - 3);
@@ -171,11 +174,18 @@ static bool same_translation(u64 table, u64 leaf, unsigned int shift)
 
 	for (i = 0; i < PTRS_PER_PTE; i++) {
 		u64 entry = READ_ONCE(entries[i]);
+		u64 part = pte_val(pfn_pte(PHYS_PFN(output_address(leaf) + ((u64)i << entry_shift)),
+					   __pgprot(attributes(leaf))));
 
-		if (!(entry & PTE_VALID) || !is_leaf(entry, entry_shift) ||
-		    output_address(entry) != output_address(leaf) + ((u64)i << entry_shift) ||
-		    ((attributes(entry) ^ attributes(leaf)) & ~PTE_TYPE_BITS))
+		if (!(entry & PTE_VALID))
 			return false;
+		if (!is_leaf(entry, entry_shift)) {
+			if (!same_translation(entry, part, entry_shift))
+				return false;
+		} else if (output_address(entry) != output_address(part) ||
+			   ((attributes(entry) ^ attributes(leaf)) & ~PTE_TYPE_BITS)) {
+			return false;
+		}
 	}
 
 	return true;
@@ -485,6 +495,30 @@ void __check_pgtable_transition(const void *entry, u64 old, u64 new, unsigned in
 
 	if (!error && is_kernel_leaf(new, shift))
 		error = pgtable_group_error(entry, new, shift);
+	if (error)
+		report_pgtable_transition(entry, old, new, shift, error);
+}
+
+/**
+ * check_pgtable_paused_transition() - check break-before-make that is done in a pause
+ * @entry: where the entry is
+ * @old: what is there
+ * @new: what is to replace it; both are valid
+ * @shift: the entry maps 1 << @shift bytes
+ *
+ * In the pause itself nothing can be looked at. Any change is legal then, but one of size must
+ * leave every translation as it is, or those who go on would find another memory.
+ *
+ * Context: any.
+ */
+void check_pgtable_paused_transition(const void *entry, u64 old, u64 new, unsigned int shift)
+{
+	const char *error;
+
+	if (!checking)
+		return;
+
+	error = pgtable_transition_error(old, new, shift, true, true);
 	if (error)
 		report_pgtable_transition(entry, old, new, shift, error);
 }

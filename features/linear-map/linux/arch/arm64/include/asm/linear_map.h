@@ -26,6 +26,7 @@ bool linear_map_is_valid(unsigned long addr);
 
 bool linear_map_choose_mode(void);
 bool linear_map_in_pages(void);
+bool linear_map_without_contiguous(void);
 void linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end);
 int linear_map_prepare_add(u64 start, u64 size);
 void linear_map_added(u64 start, u64 size);
@@ -43,6 +44,7 @@ void linear_map_finalise(void);
 
 static inline bool linear_map_choose_mode(void) { return can_set_direct_map(); }
 static inline bool linear_map_in_pages(void) { return can_set_direct_map(); }
+static inline bool linear_map_without_contiguous(void) { return can_set_direct_map(); }
 static inline void linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end) { }
 static inline int linear_map_prepare_add(u64 start, u64 size) { return 0; }
 static inline void linear_map_added(u64 start, u64 size) { }
