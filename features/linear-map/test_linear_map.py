@@ -31,6 +31,13 @@ LISTED = {
     "C1-Premium r1p1": 0x411FD901,
 }
 MODULES = ("crypto_null", "dummy", "veth")
+# As what QEMU calls a Cortex-A76; it has none of the later features that UNLISTED_CPU has.
+WITHOUT = "cortex-a76"
+PAUSED = "blocks (split and folded back in pauses"
+LACKING = "the boot CPU is not known"
+
+# Both ways to split. What follows of a way is its CPU, and how little time folding lets pass.
+ways = pytest.mark.parametrize("cpu", [LEVEL_2, WITHOUT], ids=["live", "paused"])
 
 
 def mode(guest: Machine) -> str:
@@ -48,6 +55,24 @@ def direct_map(guest: Machine) -> dict[str, int]:
 
 def vmstat(guest: Machine) -> dict[str, int]:
     return {name: n for name, n in guest.vmstat().items() if name.startswith("linear_map_")}
+
+
+def pauses(guest: Machine) -> int:
+    """Return how many pauses there were for the linear map."""
+    return int(guest.check("cat /sys/kernel/mm/linear_map/pauses"))
+
+
+def load_and_unload(guest: Machine, modules: tuple[str, ...] = MODULES) -> None:
+    guest.check(f"for m in {' '.join(modules)}; do modprobe $m && rmmod $m || exit 1; done")
+
+
+def settle(guest: Machine) -> None:
+    """Wait until nothing is folded any more; a pause for little may be a while off."""
+    guest.check(
+        "old=; for i in $(seq 20); do new=$(grep linear_map_ /proc/vmstat);"
+        ' [ "$new" = "$old" ] && exit 0; old=$new; sleep 2.5; done; exit 1',
+        timeout=90,
+    )
 
 
 def in_pages(guest: Machine) -> bool:
@@ -84,15 +109,25 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
 @pytest.mark.parametrize(
     ("cpu", "append", "said"),
     [
-        (UNLISTED_CPU, "", "pages (the boot CPU is not known to have BBM level 2 without aborts"),
-        ("max,midr=0x410fd822", "", "pages (the boot CPU is not known"),  # X4 r0p2: too old
+        (UNLISTED_CPU, "", f"{PAUSED}: {LACKING} to have BBM level 2 without aborts;"),
+        (UNLISTED_CPU, "arm64.linear_map=live", f"pages ({LACKING} to have BBM level 2 without "),
+        (UNLISTED_CPU, "arm64.linear_map=pages", "pages (arm64.linear_map=pages;"),
+        ("max,midr=0x410fd822", "", f"{PAUSED}: {LACKING}"),  # X4 r0p2: too old
         # C1-Ultra r1p0: erratum 3683289
+        pytest.param("max,midr=0x411fd8c0", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
+        pytest.param("cortex-a53", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
+        pytest.param("cortex-a72", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
+        pytest.param("neoverse-n1", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
+        pytest.param("neoverse-v1", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
+        (LEVEL_2, "arm64.nobbml2", f"{PAUSED}: arm64.nobbml2;"),
+        (LEVEL_2, "arm64.linear_map=pause", f"{PAUSED}: arm64.linear_map=pause;"),
         pytest.param(
-            "max,midr=0x411fd8c0", "", "pages (the boot CPU is not known", marks=pytest.mark.full
+            LEVEL_2, "arm64.linear_map=pages", "pages (arm64.linear_map=", marks=pytest.mark.full
         ),
-        (LEVEL_2, "arm64.nobbml2", "pages (arm64.nobbml2;"),
-        (LEVEL_2, "arm64.nobbml2_cpus=0", "pages (the boot CPU is not known"),
-        (UNLISTED_CPU, "rodata=on", "pages (the boot CPU is not known"),  # late KFENCE needs pages
+        pytest.param(
+            LEVEL_2, "arm64.nobbml2_cpus=0", f"{PAUSED}: {LACKING}", marks=pytest.mark.full
+        ),
+        (UNLISTED_CPU, "rodata=on", f"{PAUSED}: {LACKING}"),  # late KFENCE needs pages
         (UNLISTED_CPU, "rodata=on kfence.sample_interval=100000", "blocks (its permissions do not"),
         (LEVEL_2, "rodata=off kfence.sample_interval=100000", "blocks (its permissions do not"),
         (LEVEL_2, "rodata=on", "blocks (split and folded back live"),  # for late KFENCE
@@ -109,7 +144,8 @@ def test_mode_and_its_reason(machine, cpu, append, said):
 
 @pytest.mark.parametrize(("smp", "lacking"), [(2, "1"), (4, "2"), (8, "1,5-7")])
 def test_unequal_cpus_go_back_to_pages(machine, smp, lacking):
-    guest = machine(cpu=LEVEL_2, smp=smp, append=f"arm64.nobbml2_cpus={lacking}")
+    append = f"arm64.linear_map=live arm64.nobbml2_cpus={lacking}"
+    guest = machine(cpu=LEVEL_2, smp=smp, append=append)
     assert mode(guest).startswith("pages (repainted: a secondary CPU")
     assert in_pages(guest)
     assert guest.check("nproc").strip() == str(smp)
@@ -118,6 +154,41 @@ def test_unequal_cpus_go_back_to_pages(machine, smp, lacking):
         guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m && rmmod $m || exit 1; done")
     assert direct_map(guest) == sizes
     assert not any(v for name, v in vmstat(guest).items() if "fold" in name)
+    assert guest.warnings() == ""
+
+
+@pytest.mark.parametrize(
+    ("smp", "lacking"), [(2, "1"), pytest.param(8, "1,5-7", marks=pytest.mark.full)]
+)
+def test_unequal_cpus_go_on_with_pauses(machine, smp, lacking):
+    """The boot CPU has painted contiguous ranges, which nobody may change from now on."""
+    guest = machine(cpu=LEVEL_2, smp=smp, append=f"arm64.nobbml2_cpus={lacking}")
+    assert mode(guest).startswith(f"{PAUSED}: a secondary CPU")
+    sizes = direct_map(guest)
+    assert sizes["64k"] == sizes["32M"] == 0
+    assert sizes["4k"] < 8 << 10
+    assert vmstat(guest)["linear_map_split_cont_pmd"] > 0
+    load_and_unload(guest)
+    assert pauses(guest) > 0
+    assert guest.warnings() == ""
+
+
+def test_a_way_that_there_is_not_is_said_once(machine):
+    guest = machine(cpu=LEVEL_2, append="arm64.linear_map=quick")
+    warning = "arm64.linear_map=quick: not one of auto, live, pause, pages; using auto"
+    assert guest.check("dmesg").count(warning) == 1
+    assert mode(guest).startswith("blocks (split and folded back live")
+
+
+@pytest.mark.full
+def test_late_cpu_is_welcome_where_sizes_change_in_pauses(machine):
+    guest = machine(cpu=WITHOUT, smp=3, append="maxcpus=1")
+    for cpu in (1, 2):
+        guest.check(f"echo 1 >/sys/devices/system/cpu/cpu{cpu}/online")
+        load_and_unload(guest)
+    guest.check("echo 0 >/sys/devices/system/cpu/cpu1/online")
+    load_and_unload(guest)
+    assert pauses(guest) > 0
     assert guest.warnings() == ""
 
 
@@ -133,8 +204,10 @@ def test_late_cpu_without_it_is_refused(machine):
     )
 
 
-def test_modules_split_and_are_folded_back(machine):
-    guest = machine(cpu=LEVEL_2, smp=2, memory="4G", append="arm64.linear_map_fold_delay_ms=200")
+@ways
+def test_modules_split_and_are_folded_back(machine, cpu):
+    guest = machine(cpu=cpu, smp=2, memory="4G", append="arm64.linear_map_fold_delay_ms=200")
+    settle(guest)
     before = direct_map(guest)
     # Some splits are for good: what is made read-only at the end of boot.
     boots = vmstat(guest)
@@ -145,11 +218,56 @@ def test_modules_split_and_are_folded_back(machine):
     assert sum(loaded.values()) == sum(before.values())
     # No more than the blocks in which the modules lie.
     assert before["32M"] + before["1G"] - loaded["32M"] - loaded["1G"] <= 1 << 20 << 1
-    guest.check(f"rmmod {' '.join(reversed(MODULES))}; sleep 2")
+    guest.check(f"rmmod {' '.join(reversed(MODULES))}")
+    settle(guest)
     assert direct_map(guest) == before
     counts = {name: count - boots[name] for name, count in vmstat(guest).items()}
     assert counts["linear_map_split_pmd"] == counts["linear_map_fold_pmd"] > 0
     assert counts["linear_map_split_pud"] == counts["linear_map_fold_pud"]
+    assert guest.warnings() == ""
+
+
+def test_a_module_takes_two_pauses(machine):
+    """All that its text and data split, and all that is folded after it."""
+    guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold_delay_ms=100")
+    settle(guest)
+    before = pauses(guest)
+    load_and_unload(guest, MODULES[:1])
+    settle(guest)
+    assert 1 <= pauses(guest) - before <= 2
+
+
+@pytest.mark.full
+def test_many_pauses_in_a_second_leave_folding_for_later(machine):
+    """What has to be split is split; nothing fails, and in the end all is folded."""
+    guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold_delay_ms=1")
+    settle(guest)
+    leaves, before = direct_map(guest), pauses(guest)
+    modules = " ".join(MODULES)
+    guest.check(
+        "end=$(($(cut -d. -f1 /proc/uptime) + 6));"
+        "while [ $(cut -d. -f1 /proc/uptime) -lt $end ]; do"
+        f" for m in {modules}; do modprobe $m && rmmod $m || exit 1; done; done",
+        timeout=60,
+    )
+    # A module's splits may be more than that; its folds are not.
+    assert pauses(guest) - before <= 6 * 16
+    settle(guest)
+    assert direct_map(guest) == leaves
+    assert guest.warnings() == ""
+
+
+@pytest.mark.full
+def test_a_pause_that_cannot_be_had_fails_the_change(machine):
+    """As memory for a table that cannot be had does, and nothing is left of it."""
+    guest = machine("debug-4k", cpu=WITHOUT, smp=2, append="arm64.linear_map_fold=0")
+    before = direct_map(guest)
+    fail = "/sys/kernel/debug/fail_cpu_pause"
+    guest.check(f"echo 100 >{fail}/probability; echo -1 >{fail}/times; echo 0 >{fail}/verbose")
+    assert guest.run(f"modprobe {MODULES[1]}").status != 0
+    assert direct_map(guest) == before
+    guest.check(f"echo 0 >{fail}/probability; modprobe {MODULES[1]}")
+    assert direct_map(guest) != before
 
 
 def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
@@ -162,8 +280,11 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
     assert direct_map(guest) == before
 
 
-def test_tracepoints_tell_of_splits_and_folds(machine):
-    guest = machine(cpu=LEVEL_2, smp=2, append="arm64.linear_map_fold_delay_ms=100")
+@pytest.mark.parametrize(
+    "cpu", [LEVEL_2, pytest.param(WITHOUT, marks=pytest.mark.full)], ids=["live", "paused"]
+)
+def test_tracepoints_tell_of_splits_and_folds(machine, cpu):
+    guest = machine(cpu=cpu, smp=2, append="arm64.linear_map_fold_delay_ms=10")
     guest.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")
     guest.check("echo 1 >/sys/kernel/tracing/events/linear_map/enable")
     guest.check("modprobe dummy && rmmod dummy; sleep 1")

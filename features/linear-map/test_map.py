@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("append", "blocks"), [("", True), ("rodata=on", True), ("arm64.nobbml2", False)]
+    ("append", "blocks"), [("", True), ("rodata=on", True), ("arm64.linear_map=pages", False)]
 )
 def test_direct_map_lines_are_what_the_tables_hold(space, append, blocks):
     options = options_for(
