@@ -13,6 +13,8 @@
 
 #include "kernel_leaf.h"
 
+struct vm_struct;
+
 /**
  * enum linear_map_mode - what the linear map is made of, and whether it changes
  * @LINEAR_MAP_PAGES: pages only; permissions change, sizes never do
@@ -71,6 +73,21 @@ struct address_range {
  */
 typedef bool (next_range_fn)(const void *what, unsigned int *position,
 			     struct address_range *range);
+
+/**
+ * struct area_part - a part of a vmalloc area, by the indices of its pages
+ * @area: the area
+ * @first: its first page
+ * @end: the page after its last
+ */
+struct area_part {
+	const struct vm_struct *area;
+	unsigned int first;
+	unsigned int end;
+};
+
+/* linear_map_area.c */
+next_range_fn linear_map_next_run;
 
 /* linear_map_split.c */
 struct ptdesc *alloc_split_table(gfp_t gfp);

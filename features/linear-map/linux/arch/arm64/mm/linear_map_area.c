@@ -14,15 +14,15 @@
 
 #include <trace/events/linear_map.h>
 
-/* A part of a vmalloc area, by the indices of its pages. */
-struct area_part {
-	const struct vm_struct *area;
-	unsigned int first;
-	unsigned int end;
-};
-
-/* The ranges of a part of an area: runs of pages that are neighbours in the linear map too. */
-static bool next_run(const void *what, unsigned int *position, struct address_range *run)
+/**
+ * linear_map_next_run() - the runs of pages of an area that are neighbours in the linear map
+ * @what: a struct area_part
+ * @position: how many of its pages the runs before had
+ * @run: where to put the next run
+ *
+ * Return: false if there is none left.
+ */
+bool linear_map_next_run(const void *what, unsigned int *position, struct address_range *run)
 {
 	const struct area_part *part = what;
 	unsigned int first = part->first + *position, i = first;
@@ -73,12 +73,12 @@ int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 
 	if (is_split) {
 		down_read(&linear_map_fold_sem);
-		ret = split_all_ends(next_run, &part, &change);
-		for (position = 0; ret && next_run(&part, &position, &run); )
+		ret = split_all_ends(linear_map_next_run, &part, &change);
+		for (position = 0; ret && linear_map_next_run(&part, &position, &run); )
 			fold_later(run.start, run.end);
 	}
 
-	for (position = 0; !ret && next_run(&part, &position, &run); ) {
+	for (position = 0; !ret && linear_map_next_run(&part, &position, &run); ) {
 		bool was_valid = false;
 
 		ret = change_kernel_leaves(run.start, run.end, &change, &was_valid);
@@ -122,7 +122,7 @@ static void change_area_not_default(const struct vm_struct *area,
 
 	if (is_split)
 		down_read(&linear_map_fold_sem);
-	while (next_run(&all, &position, &run))
+	while (linear_map_next_run(&all, &position, &run))
 		change_not_default(&run, change);
 	if (is_split)
 		up_read(&linear_map_fold_sem);

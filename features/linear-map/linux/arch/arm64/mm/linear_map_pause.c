@@ -47,6 +47,7 @@
 #include <linux/kobject.h>
 #include <linux/list.h>
 #include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/sysfs.h>
 #include <linux/vmalloc.h>
@@ -56,6 +57,7 @@
 #include <asm/cpufeature.h>
 #include <asm/daifflags.h>
 #include <asm/linear_map.h>
+#include <asm/mmu_context.h>
 #include <asm/pgalloc.h>
 #include <asm/tlbflush.h>
 
@@ -488,6 +490,76 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 
 	list_for_each_entry_safe(table, other, &tables, pt_list)
 		pagetable_free(table);
+
+	return ret;
+}
+
+/* The memory of a module that will be read-only. */
+struct module_parts {
+	struct area_part part[MOD_MEM_NUM_TYPES];
+	unsigned int nr;
+};
+
+/* The runs of all parts; the position counts pages. */
+static bool next_run_of_parts(const void *what, unsigned int *position,
+			      struct address_range *run)
+{
+	const struct module_parts *parts = what;
+	unsigned int i, before = 0;
+
+	for (i = 0; i < parts->nr; i++) {
+		unsigned int within = *position - before;
+
+		if (linear_map_next_run(&parts->part[i], &within, run)) {
+			*position = before + within;
+			return true;
+		}
+		before += parts->part[i].end;
+	}
+
+	return false;
+}
+
+/**
+ * linear_map_prepare_module() - split what a module will have read-only
+ * @mod: the module, complete, before anything of it is protected
+ *
+ * Its text and its data are in several areas, which are protected one after the other. Each
+ * might take a pause otherwise.
+ *
+ * Context: process context, may sleep.
+ * Return: 0; -ENOMEM or -EBUSY as split_kernel_leaf().
+ */
+int linear_map_prepare_module(const struct module *mod)
+{
+	const struct desc_change change = { .set = PTE_RDONLY, .clear = PTE_WRITE };
+	struct module_parts parts = { };
+	struct address_range run;
+	unsigned int position;
+	int ret;
+
+	if (!linear_map_is_paused() || !rodata_full || !IS_ENABLED(CONFIG_STRICT_MODULE_RWX))
+		return 0;
+
+	for_each_mod_mem_type(type) {
+		const struct module_memory *mem = &mod->mem[type];
+		struct vm_struct *area;
+
+		if (type == MOD_DATA || type == MOD_INIT_DATA || !mem->size)
+			continue;
+		area = find_vm_area(mem->base);
+		if (area)
+			parts.part[parts.nr++] = (struct area_part) {
+				.area = area,
+				.end = min(area->nr_pages, PAGE_ALIGN(mem->size) / PAGE_SIZE),
+			};
+	}
+
+	down_read(&linear_map_fold_sem);
+	ret = split_all_ends(next_run_of_parts, &parts, &change);
+	for (position = 0; ret && next_run_of_parts(&parts, &position, &run); )
+		fold_later(run.start, run.end);
+	up_read(&linear_map_fold_sem);
 
 	return ret;
 }

@@ -10,6 +10,7 @@
 
 #include <asm/set_memory.h>
 
+struct module;
 struct vm_struct;
 
 /* Painting and hotplug */
@@ -55,5 +56,12 @@ static inline void linear_map_map_park_flag(void) { }
 static inline void linear_map_finalise(void) { }
 
 #endif /* CONFIG_ARM64_LINEAR_MAP_BLOCKS */
+
+#if defined(CONFIG_ARM64_LINEAR_MAP_BLOCKS) && defined(CONFIG_ARM64_CPU_PAUSE) && \
+	defined(CONFIG_VMAP_STACK)
+int linear_map_prepare_module(const struct module *mod);
+#else
+static inline int linear_map_prepare_module(const struct module *mod) { return 0; }
+#endif
 
 #endif /* __ASM_LINEAR_MAP_H */
