@@ -216,9 +216,9 @@ OFF_BY_PARAMETER = {
         "atomic-write-fault: off (arm64.atomic_write_fault=0)",
     ),
     "linear-map": (
-        "arm64.nobbml2",
+        "arm64.linear_map=pages",
         "linear map: ",
-        "linear map: pages (arm64.nobbml2; MIDR_EL1 0x410fd842)",
+        "linear map: pages (arm64.linear_map=pages; MIDR_EL1 0x410fd842)",
     ),
     "percpu-local": (
         "percpu_local_map=0",

@@ -19,6 +19,9 @@ from pagewright.machine.machine import Machine
 
 Boot = Callable[..., Machine]
 
+# One of those that most servers have: no BBM level 2.
+CPU_THAT_PAUSES = "cortex-a76"
+
 
 def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
     """Have a second CPU look on, and a debug build check every change of an entry."""
@@ -37,22 +40,28 @@ def _in_blocks(place: Machine) -> Machine:
     return place
 
 
+@pytest.fixture(params=["live", pytest.param("paused", marks=pytest.mark.full)])
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the options of a machine that splits blocks live, or in pauses."""
+    return {} if request.param == "live" else {"cpu": CPU_THAT_PAUSES}
+
+
 @pytest.fixture
-def blocks(shared_machine: Boot) -> Boot:
+def blocks(shared_machine: Boot, way: dict[str, Any]) -> Boot:
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(shared_machine(build, **_completed(build, options)))
+        return _in_blocks(shared_machine(build, **_completed(build, way | options)))
 
     return factory
 
 
 @pytest.fixture
-def own_blocks(machine: Boot) -> Boot:
+def own_blocks(machine: Boot, way: dict[str, Any]) -> Boot:
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(machine(build, **_completed(build, options)))
+        return _in_blocks(machine(build, **_completed(build, way | options)))
 
     return factory
 

@@ -66,11 +66,11 @@ def load_and_unload(guest: Machine, modules: tuple[str, ...] = MODULES) -> None:
     guest.check(f"for m in {' '.join(modules)}; do modprobe $m && rmmod $m || exit 1; done")
 
 
-def settle(guest: Machine) -> None:
-    """Wait until nothing is folded any more; a pause for little may be a while off."""
+def settle(guest: Machine, seconds: float) -> None:
+    """Wait until nothing was folded for some time: a pause for little is ten delays off."""
     guest.check(
         "old=; for i in $(seq 20); do new=$(grep linear_map_ /proc/vmstat);"
-        ' [ "$new" = "$old" ] && exit 0; old=$new; sleep 2.5; done; exit 1',
+        f' [ "$new" = "$old" ] && exit 0; old=$new; sleep {seconds}; done; exit 1',
         timeout=90,
     )
 
@@ -206,8 +206,8 @@ def test_late_cpu_without_it_is_refused(machine):
 
 @ways
 def test_modules_split_and_are_folded_back(machine, cpu):
-    guest = machine(cpu=cpu, smp=2, memory="4G", append="arm64.linear_map_fold_delay_ms=200")
-    settle(guest)
+    guest = machine(cpu=cpu, smp=2, memory="4G", append="arm64.linear_map_fold_delay_ms=50")
+    settle(guest, 1)
     before = direct_map(guest)
     # Some splits are for good: what is made read-only at the end of boot.
     boots = vmstat(guest)
@@ -219,7 +219,7 @@ def test_modules_split_and_are_folded_back(machine, cpu):
     # No more than the blocks in which the modules lie.
     assert before["32M"] + before["1G"] - loaded["32M"] - loaded["1G"] <= 1 << 20 << 1
     guest.check(f"rmmod {' '.join(reversed(MODULES))}")
-    settle(guest)
+    settle(guest, 1)
     assert direct_map(guest) == before
     counts = {name: count - boots[name] for name, count in vmstat(guest).items()}
     assert counts["linear_map_split_pmd"] == counts["linear_map_fold_pmd"] > 0
@@ -230,10 +230,10 @@ def test_modules_split_and_are_folded_back(machine, cpu):
 def test_a_module_takes_two_pauses(machine):
     """All that its text and data split, and all that is folded after it."""
     guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold_delay_ms=100")
-    settle(guest)
+    settle(guest, 2)
     before = pauses(guest)
     load_and_unload(guest, MODULES[:1])
-    settle(guest)
+    settle(guest, 2)
     assert 1 <= pauses(guest) - before <= 2
 
 
@@ -241,7 +241,7 @@ def test_a_module_takes_two_pauses(machine):
 def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     """What has to be split is split; nothing fails, and in the end all is folded."""
     guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold_delay_ms=1")
-    settle(guest)
+    settle(guest, 3)
     leaves, before = direct_map(guest), pauses(guest)
     modules = " ".join(MODULES)
     guest.check(
@@ -252,22 +252,23 @@ def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     )
     # A module's splits may be more than that; its folds are not.
     assert pauses(guest) - before <= 6 * 16
-    settle(guest)
+    settle(guest, 3)
     assert direct_map(guest) == leaves
     assert guest.warnings() == ""
 
 
-@pytest.mark.full
 def test_a_pause_that_cannot_be_had_fails_the_change(machine):
     """As memory for a table that cannot be had does, and nothing is left of it."""
-    guest = machine("debug-4k", cpu=WITHOUT, smp=2, append="arm64.linear_map_fold=0")
+    guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold=0")
     before = direct_map(guest)
     fail = "/sys/kernel/debug/fail_cpu_pause"
     guest.check(f"echo 100 >{fail}/probability; echo -1 >{fail}/times; echo 0 >{fail}/verbose")
     assert guest.run(f"modprobe {MODULES[1]}").status != 0
     assert direct_map(guest) == before
+    assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 0
     guest.check(f"echo 0 >{fail}/probability; modprobe {MODULES[1]}")
     assert direct_map(guest) != before
+    assert guest.warnings() == ""
 
 
 def test_without_folding_it_stays_split_until_folding_is_allowed(machine):

@@ -40,7 +40,7 @@ BASE = Side("base", "base-4k")
 # A kernel that is not patched has large leaves only with fewer protections: what a module
 # has read-only, another mapping of the same page can write.
 BASE_ON = Side("rodata=on", "base-4k", "rodata=on")
-SWITCHED_OFF = Side("nobbml2", "patched-4k", "arm64.nobbml2")
+SWITCHED_OFF = Side("pages", "patched-4k", "arm64.linear_map=pages")
 PATCHED = Side("patched", "patched-4k")
 # arm64.linear_map_fold=0 keeps what was split.
 NO_FOLDING = Side("no folding", "patched-4k", "arm64.linear_map_fold=0")

@@ -502,8 +502,8 @@ void __check_pgtable_transition(const void *entry, u64 old, u64 new, unsigned in
 /**
  * check_pgtable_paused_transition() - check break-before-make that is done in a pause
  * @entry: where the entry is
- * @old: what is there
- * @new: what is to replace it; both are valid
+ * @old: what is there; if that is not valid, nothing can be wrong
+ * @new: what is to replace it
  * @shift: the entry maps 1 << @shift bytes
  *
  * In the pause itself nothing can be looked at. Any change is legal then, but one of size must
@@ -515,7 +515,7 @@ void check_pgtable_paused_transition(const void *entry, u64 old, u64 new, unsign
 {
 	const char *error;
 
-	if (!checking)
+	if (!checking || !(old & PTE_VALID))
 		return;
 
 	error = pgtable_transition_error(old, new, shift, true, true);

@@ -106,6 +106,39 @@ static void block_and_table_must_agree(struct kunit *test)
 	free_page((unsigned long)table);
 }
 
+/* A block of the second level that becomes pages in one step: a table of tables, and blocks. */
+static void tables_of_tables_must_agree(struct kunit *test)
+{
+	u64 *upper = (u64 *)get_zeroed_page(GFP_KERNEL);
+	u64 *lower = (u64 *)get_zeroed_page(GFP_KERNEL);
+	unsigned long step = PTRS_PER_PTE, pfn = round_down(PFN_A, step * PTRS_PER_PTE);
+	u64 block = page(pfn, PAGE_KERNEL) & ~PTE_TABLE_BIT;
+	u64 entry = __phys_to_pte_val(__pa(upper)) | PMD_TYPE_TABLE | PMD_TABLE_UXN;
+	unsigned int i;
+
+	if (!pud_sect_supported())
+		kunit_skip(test, "there are no such blocks");
+	KUNIT_ASSERT_NOT_NULL(test, upper);
+	KUNIT_ASSERT_NOT_NULL(test, lower);
+	for (i = 0; i < PTRS_PER_PTE; i++) {
+		WRITE_ONCE(upper[i], page(pfn + i * step, PAGE_KERNEL) & ~PTE_TABLE_BIT);
+		WRITE_ONCE(lower[i], page(pfn + 3 * step + i, PAGE_KERNEL));
+	}
+	WRITE_ONCE(upper[3], __phys_to_pte_val(__pa(lower)) | PMD_TYPE_TABLE | PMD_TABLE_UXN);
+
+	KUNIT_EXPECT_NULL(test, error(block, entry, PUD_SHIFT, true));
+	KUNIT_EXPECT_NULL(test, error(entry, block, PUD_SHIFT, true));
+
+	/* A page of another place, and a table in another place. */
+	WRITE_ONCE(lower[7], page(pfn + 7, PAGE_KERNEL));
+	KUNIT_EXPECT_NOT_NULL(test, error(block, entry, PUD_SHIFT, true));
+	WRITE_ONCE(lower[7], page(pfn + 3 * step + 7, PAGE_KERNEL));
+	WRITE_ONCE(upper[4], READ_ONCE(upper[3]));
+	KUNIT_EXPECT_NOT_NULL(test, error(block, entry, PUD_SHIFT, true));
+	free_page((unsigned long)upper);
+	free_page((unsigned long)lower);
+}
+
 static void tables_are_not_exchanged(struct kunit *test)
 {
 	u64 a = (PFN_A << PAGE_SHIFT) | PMD_TYPE_TABLE, b = (PFN_B << PAGE_SHIFT) | PMD_TYPE_TABLE;
@@ -239,6 +272,27 @@ static void expect_report(struct kunit *test, unsigned int nr, const char *text)
 	KUNIT_EXPECT_EQ(test, reported, nr);
 	KUNIT_EXPECT_NOT_NULL_MSG(test, strstr(last_error ?: "", text), "%s instead of %s",
 				  last_error ?: "nothing", text);
+}
+
+/* What is done in a pause is not seen, but it is told before. */
+static void pauses_must_not_change_translations(struct kunit *test)
+{
+	pte_t *table = start_counting(test);
+	unsigned long pfn = round_down(PFN_A, PTRS_PER_PTE);
+	u64 block = page(pfn, PAGE_KERNEL) & ~PTE_TABLE_BIT;
+	u64 entry = __phys_to_pte_val(__pa(table)) | PMD_TYPE_TABLE | PMD_TABLE_UXN;
+	unsigned int i;
+
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(table[i], pfn_pte(pfn + i, PAGE_KERNEL));
+	check_pgtable_paused_transition(table, block, entry, PMD_SHIFT);
+	check_pgtable_paused_transition(table, entry, block, PMD_SHIFT);
+	KUNIT_EXPECT_EQ(test, reported, 0);
+
+	WRITE_ONCE(table[7], pfn_pte(pfn + 8, PAGE_KERNEL));
+	check_pgtable_paused_transition(table, block, entry, PMD_SHIFT);
+	KUNIT_EXPECT_EQ(test, reported, 1);
+	stop_counting(test, table);
 }
 
 /*
@@ -416,10 +470,12 @@ static struct kunit_case pgtable_transition_cases[] = {
 	KUNIT_CASE(address_may_where_contents_are_equal),
 	KUNIT_CASE(contiguous_bit_needs_level_2),
 	KUNIT_CASE(block_and_table_must_agree),
+	KUNIT_CASE(tables_of_tables_must_agree),
 	KUNIT_CASE(tables_are_not_exchanged),
 	KUNIT_CASE(attributes_of_a_table_count),
 	KUNIT_CASE(agrees_with_what_the_kernel_calls_safe),
 	KUNIT_CASE(violations_trip),
+	KUNIT_CASE(pauses_must_not_change_translations),
 	KUNIT_CASE(make_needs_an_invalidation),
 	KUNIT_CASE(contiguous_ranges_are_aligned),
 	KUNIT_CASE(contiguous_ranges_are_consistent),
