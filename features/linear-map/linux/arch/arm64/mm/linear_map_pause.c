@@ -192,6 +192,7 @@ static int prepare_aliases(void)
 	struct vm_struct *area;
 	int ret = 0;
 
+	/* Pairs with the store-release below. */
 	if (smp_load_acquire(&aliases))
 		return 0;
 
