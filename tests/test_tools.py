@@ -599,7 +599,8 @@ def test_advise_works_on_a_kernel_without_the_features(tree, call):
 
 def test_advise_by_processor(tree, call):
     found = advice(call, tree("cortex-a76"))
-    assert found["linear-map"]["gain"] == "nothing"
+    assert found["linear-map"]["gain"] == "much"
+    assert "CPUs are paused" in found["linear-map"]["words"]
     assert "Cortex-A76 r4p1" in found["linear-map"]["words"]
     assert found["hugetlb-vmemmap"]["bytes"] == 32 * 28 << 10
     assert "needs it" in found["cpu-pause"]["words"]
