@@ -30,6 +30,7 @@ LISTED = {
     "C1-Ultra r1p1": 0x411FD8C1,
     "C1-Premium r1p1": 0x411FD901,
 }
+TESTS = "/usr/lib/tests/linear-map"
 MODULES = ("crypto_null", "dummy", "veth")
 # As what QEMU calls a Cortex-A76; it has none of the later features that UNLISTED_CPU has.
 WITHOUT = "cortex-a76"
@@ -254,6 +255,18 @@ def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     assert pauses(guest) - before <= 6 * 16
     settle(guest, 3)
     assert direct_map(guest) == leaves
+    assert guest.warnings() == ""
+
+
+def test_unprivileged_tasks_take_turns_when_there_are_many_pauses(machine):
+    """Whatever the host does meanwhile: who had a pause sleeps for 20 ms at least."""
+    frequent, turn_ms, pages = 8, 20, 64
+    guest = machine(cpu=WITHOUT, smp=2)
+    before = pauses(guest)
+    elapsed_ms = int(guest.check(f"{TESTS}/scatter {pages}"))
+    during = pauses(guest) - before
+    assert during > pages // 2
+    assert elapsed_ms >= (during - frequent - 1) * turn_ms
     assert guest.warnings() == ""
 
 

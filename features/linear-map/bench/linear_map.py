@@ -1,6 +1,6 @@
 """What the linear map costs: in memory, in instructions, and as modules come and go.
 
-Three parts:
+The parts:
 
 - Memory and boot of a guest as large as a server, 256 GiB. MemTotal leaves out what the
   kernel took for its page tables before it counted, so a difference of MemTotal is the
@@ -13,8 +13,12 @@ Three parts:
   large leaves save. That takes hardware.
 - The leaves of the linear map while modules are loaded and unloaded, with folding and
   without.
+- Memory and boot again, on processors whose linear map is split in pauses; and the pauses
+  while a module is loaded and unloaded, with many CPUs. A pause is as long as if an
+  instruction took a nanosecond, added up over all CPUs: they take turns in the emulator.
 
-All sides are the same processor, and all have KFENCE's pool since boot (see host/leaves.py).
+All sides of a part are the same processor, and all have KFENCE's pool since boot (see
+host/leaves.py).
 """
 
 from __future__ import annotations
@@ -45,6 +49,9 @@ PATCHED = Side("patched", "patched-4k")
 # arm64.linear_map_fold=0 keeps what was split.
 NO_FOLDING = Side("no folding", "patched-4k", "arm64.linear_map_fold=0")
 FOLDING = Side("folding", "patched-4k")
+# None of these can have sizes changed live.
+PAUSED_CPUS = ("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")
+PAUSED_SMP = (4, 64, 160)
 COLUMNS = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
 
 MODULES = "crypto_null dummy veth"
@@ -140,6 +147,26 @@ leaves settled
 sed -n 's/^linear_map_\\([a-z]*\\)_\\([a-z_]*\\) \\([0-9]*\\)/\\1 \\2=\\3/p' /proc/vmstat
 """
 
+# Folding is soon, and what is not worth a pause at once is folded after ten times the delay.
+FOLD_SOON = "arm64.linear_map_fold_delay_ms=100"
+PAUSES = """
+set -e
+cd /sys/kernel/mm/linear_map
+sleep 3
+echo boot=$(cat pauses)
+most=0 start=$(cat pauses)
+for turn in $(seq SIZE); do
+	before=$(cat pauses)
+	modprobe crypto_null && modprobe -r crypto_null
+	sleep 3
+	after=$(cat pauses)
+	test $((after - before)) -le $most || most=$((after - before))
+done
+echo most=$most
+echo mean=$(((100 * $(cat pauses) - 100 * start) / SIZE))
+echo longest=$(cat longest_pause_ns)
+"""
+
 MOMENTS = {
     "boot": "after boot",
     "loaded": "with the modules loaded",
@@ -162,26 +189,59 @@ def parts(quick: bool) -> list[Part]:
         for name, (text, small, full) in PROGRAMS.items()
     ]
     cycles = Work("cycles", command(CYCLES, 20 if quick else 200), timeout=900)
+    paused = [] if quick else [*memory_where_paused(large), *pauses()]
     return [
         Part("boot", large, memory, also=(BASE_ON, SWITCHED_OFF)),
         Part("programs", {**COUNTING, "memory": "2G"}, programs, (BASE, BASE_ON, PATCHED)),
         Part("leaves", {"memory": "2G", "append": EARLY_KFENCE}, [cycles], (NO_FOLDING, FOLDING)),
+        *paused,
     ]
 
+
+def memory_where_paused(large: Mapping[str, Any]) -> Iterator[Part]:
+    """Return a part for each processor that cannot change sizes live, on a large guest."""
+    for cpu in PAUSED_CPUS:
+        work = Work(f"{ON_CPU}{cpu}", command(MEMORY, 256))
+        yield Part(f"boot-{cpu}", {**large, "cpu": cpu}, [work], (BASE, BASE_ON, PATCHED))
+
+
+def pauses() -> Iterator[Part]:
+    """Return a part for each number of CPUs."""
+    for smp in PAUSED_SMP:
+        options = {
+            "icount": True,
+            "smp": smp,
+            "cpu": "neoverse-n1",
+            "memory": "4G",
+            "append": f"{EARLY_KFENCE} {FOLD_SOON}",
+        }
+        work = Work(f"{PAUSES_WITH}{smp} CPUs", command(PAUSES, 20), timeout=3600)
+        yield Part(f"pauses-{smp}", options, [work], (PATCHED,))
+
+
+# Works, with what is different from one to the other.
+ON_CPU = "memory on "
+PAUSES_WITH = "pauses with "
 
 LARGE_GUEST = "boot of a guest with "
 UNTIL_INIT = "until init runs"
 
 
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
-    """Make the numbers of the three parts."""
-    if work == "memory":
-        group = f"{LARGE_GUEST}{values['size']} GiB"
+    """Make the numbers of a work."""
+    if work == "memory" or work.startswith(ON_CPU):
+        group = f"{LARGE_GUEST}{values['size']} GiB{work.removeprefix('memory')}"
         for key in ("MemTotal", "MemFree"):
             yield Quantity(group, key, "kB", int(values[key]))
         yield Quantity(group, UNTIL_INIT, "instructions", int(values["instructions"]))
     elif work == "cycles":
         yield from leaves(values)
+    elif work.startswith(PAUSES_WITH):
+        group = f"a module loaded and unloaded, {work}"
+        yield Quantity(group, "most pauses for it", "pauses", int(values["most"]))
+        yield Quantity(group, "pauses for it in the mean", "pauses", int(values["mean"]) / 100)
+        yield Quantity(group, "pauses until then", "pauses", int(values["boot"]))
+        yield Quantity(group, "longest pause", "us", int(values["longest"]) / 1000)
     else:
         group = OF_PROGRAMS
         yield Quantity(group, work, "instructions", int(values["instructions"]))

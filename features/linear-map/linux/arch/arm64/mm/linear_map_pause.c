@@ -41,6 +41,7 @@
 
 #include <kunit/static_stub.h>
 
+#include <linux/capability.h>
 #include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
@@ -49,6 +50,7 @@
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
+#include <linux/sched.h>
 #include <linux/sysfs.h>
 #include <linux/vmalloc.h>
 
@@ -116,6 +118,16 @@ static unsigned long pauses_failed;
 #define FREQUENT_PAUSES	8
 static unsigned long pause_times[FREQUENT_PAUSES];
 static unsigned long nr_pauses;
+
+/*
+ * Any program can cause pauses: each page of memfd_secret() can be in another block. A pause
+ * stops everybody, so while they are frequent, an unprivileged task that had one waits for
+ * its turn. All of these tasks together get one turn in this time; but none waits longer
+ * than a second, because it may hold a lock that others want.
+ */
+#define TURN		msecs_to_jiffies(20)
+#define LONGEST_WAIT	HZ
+static unsigned long last_turn = INITIAL_JIFFIES;
 
 /*
  * A caller cannot do without its split, and the CPUs of a virtual machine may not be running
@@ -300,6 +312,24 @@ bool linear_map_pauses_are_frequent(void)
 	       time_before(jiffies, pause_times[nr_pauses % FREQUENT_PAUSES] + HZ);
 }
 
+/*
+ * After how many jiffies is it this task's turn to go on, when it has had a pause? Called with
+ * linear_map_split_lock held, and slept afterwards without it.
+ */
+static unsigned long take_turn(void)
+{
+	unsigned long now = jiffies;
+
+	if (!linear_map_pauses_are_frequent() || has_capability_noaudit(current, CAP_SYS_ADMIN))
+		return 0;
+
+	if (time_before(last_turn, now))
+		last_turn = now;
+	last_turn = min(last_turn + TURN, now + LONGEST_WAIT);
+
+	return last_turn - now;
+}
+
 /* Splitting */
 
 static struct planned *find_planned(enum leaf_size size, unsigned long start)
@@ -457,7 +487,8 @@ static int allocate_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
  *	    it is. NULL to split all.
  * @gfp: how to allocate tables
  *
- * More than MAX_ENTRIES tables take more than one pause.
+ * More than MAX_ENTRIES tables take more than one pause. While pauses are frequent, an
+ * unprivileged task that had one sleeps for a while before this returns.
  *
  * Context: as split_kernel_leaf().
  * Return: as split_kernel_leaf(). After an error everything maps as before.
@@ -465,6 +496,7 @@ static int allocate_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
 int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp)
 {
+	unsigned long pauses, wait = 0;
 	unsigned int tries = 1, taken;
 	struct ptdesc *table, *other;
 	LIST_HEAD(tables);
@@ -473,9 +505,12 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	ret = prepare_aliases();
 	while (!ret) {
 		mutex_lock(&linear_map_split_lock);
+		pauses = nr_pauses;
 		ret = split_ranges(next, what, change, &tables);
 		taken = nr_planned;
 		forget_splits(&tables);
+		if (nr_pauses != pauses)
+			wait = take_turn();
 		mutex_unlock(&linear_map_split_lock);
 
 		if (ret == -EAGAIN) {
@@ -491,6 +526,10 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 
 	list_for_each_entry_safe(table, other, &tables, pt_list)
 		pagetable_free(table);
+
+	/* Of what the caller holds, linear_map_fold_sem keeps folding off, which waits anyway. */
+	if (wait)
+		schedule_timeout_uninterruptible(wait);
 
 	return ret;
 }
