@@ -28,8 +28,8 @@
  * Live folding changes the size of a mapping without break-before-make, as splitting
  * does, and needs BBM level 2 like it. The new entry translates like the old ones did, so
  * nobody can tell when a TLB changes over. But a TLB may hold the table that is no longer
- * there, and the entries read from it, so the whole range is invalidated before the
- * table is given back.
+ * there, and the entries read from it, so all of it is invalidated before the table is
+ * given back.
  *
  * Where that cannot be live, all folds of a round are made in one pause of the other CPUs
  * (linear_map_pause.c). A round goes further then, and comes to nothing if what it would
@@ -47,6 +47,7 @@
 #include <linux/init.h>
 #include <linux/kasan.h>
 #include <linux/kfence.h>
+#include <linux/list.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/mmzone.h>
@@ -254,22 +255,51 @@ static void uncount(enum leaf_size size, void *table, unsigned int nr)
 	}
 }
 
-/* A block has taken the place of a table, and no TLB knows the table any more. */
+/* What a round has folded live, and the tables of any round; protected by linear_map_fold_sem. */
+static bool was_folded;
+static LIST_HEAD(folded_tables);
+
+/* A block has taken the place of a table. */
 static void folded(enum leaf_size size, void *table, unsigned long start)
 {
 	uncount(size == LEAF_PUD ? LEAF_PMD : LEAF_PTE, table, PTRS_PER_PTE);
-	call_rcu(&virt_to_ptdesc(table)->pt_rcu_head, free_table_rcu);
+	list_add(&virt_to_ptdesc(table)->pt_list, &folded_tables);
 	count_fold(size, start);
+}
+
+/* Free the tables that were folded. No TLB knows them any more. */
+static void free_folded_tables(void)
+{
+	struct ptdesc *table, *next;
+
+	list_for_each_entry_safe(table, next, &folded_tables, pt_list) {
+		list_del(&table->pt_list);
+		call_rcu(&table->pt_rcu_head, free_table_rcu);
+	}
+}
+
+/*
+ * No TLB may hold what was folded when somebody changes a permission again, because he
+ * invalidates by address, and of two leaves of different size for an address that is sure
+ * to remove one. So all of the TLB is invalidated, with the tables themselves in the walk
+ * caches. Only then are the tables given to RCU.
+ */
+static void end_live_folds(void)
+{
+	if (!was_folded)
+		return;
+
+	flush_tlb_all();
+	was_folded = false;
+	free_folded_tables();
 }
 
 /*
  * Fold a table into one block, if all of it is alike; or plan it, where it takes a pause.
  *
  * One entry is replaced that is live: by BBM level 2 it may go from table to block
- * directly, as both translate every address alike. Then the TLBs are rid of the table:
- * the invalidation by every address of the range, of the last level, removes what was
- * read from it, and the one that is not limited to the last level removes the table
- * itself from the walk caches. Only then is it given to RCU.
+ * directly, as both translate every address alike. The table is kept until the TLBs are
+ * rid of it: see end_live_folds().
  */
 static bool fold_table(enum leaf_size size, void *entry, void *table, unsigned long start)
 {
@@ -285,8 +315,7 @@ static bool fold_table(enum leaf_size size, void *entry, void *table, unsigned l
 		return plan_fold(size, entry, table, start);
 
 	set_kernel_leaf(size, entry, linear_map_default_desc(start, size));
-	flush_tlb_kernel_range(start, end);
-	__flush_tlb_kernel_pgtable(start);
+	was_folded = true;
 	folded(size, table, start);
 
 	return true;
@@ -313,7 +342,7 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 
 	uncount(piece, entry, nr);
 	set_kernel_leaf(size, entry, desc);
-	flush_tlb_kernel_range(start, end);
+	was_folded = true;
 	count_fold(size, start);
 }
 
@@ -402,6 +431,7 @@ static unsigned long fold_round_live(void)
 
 	while (todo_start < todo_end && budget > 0)
 		WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+	end_live_folds();
 
 	return FOLD_PAUSE;
 }
@@ -439,6 +469,7 @@ static unsigned long fold_round_paused(void)
 		extend_window(start, todo_start);
 		wait = HZ;
 	} else {
+		free_folded_tables();
 		last_fold = jiffies;
 	}
 	forget_planned_folds();

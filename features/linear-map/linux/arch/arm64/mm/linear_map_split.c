@@ -26,6 +26,7 @@
 #include <asm/bbml2.h>
 #include <asm/linear_map.h>
 #include <asm/pgalloc.h>
+#include <asm/tlbflush.h>
 
 #include "linear_map.h"
 
@@ -217,10 +218,11 @@ void count_split(const struct kernel_leaf *leaf, enum leaf_size size)
  * @table: a page for a table, if split_needs_table()
  *
  * This changes the size of a live mapping without break-before-make, which BBM level 2
- * allows: all translations and permissions stay as they are. No TLB maintenance follows.
- * A TLB may go on using the large entry next to small ones; whoever changes the
- * permission of a small one invalidates by its address, and that removes the large
- * one too.
+ * allows: all translations and permissions stay as they are. A TLB may go on using the
+ * large entry next to small ones. To be sure that both are gone takes an invalidation of
+ * everything: one by address removes an entry that is used for the address, and it is not
+ * relied on here that it looks for a second one. The caller invalidates before anyone may
+ * change a permission of what was split.
  *
  * Context: nobody else splits, changes or folds @leaf, and all CPUs that can see it
  *	    support such a change.
@@ -267,6 +269,15 @@ struct ptdesc *alloc_split_table(gfp_t gfp)
 	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
 }
 
+/* Let others at the leaves; if some were split, no TLB may hold what they were before. */
+static void unlock_splits(bool *were_split)
+{
+	if (*were_split)
+		flush_tlb_all();
+	*were_split = false;
+	mutex_unlock(&linear_map_split_lock);
+}
+
 /**
  * split_crossing_leaf() - split the leaf that crosses a boundary
  * @addr: an address next to the boundary, whose leaf it is
@@ -278,6 +289,9 @@ struct ptdesc *alloc_split_table(gfp_t gfp)
  * Whether there is something to split is decided under the lock. Another task may be
  * splitting the same contiguous range, entry by entry: without the lock an entry at the
  * boundary may look like a page while the ones behind it still belong to the range.
+ * The TLBs are rid of what was split under the lock, too: then whoever finds a leaf of its
+ * size can change it and invalidate by address, as the users of set_memory_ro() and
+ * set_direct_map_invalid_noflush() do.
  *
  * Context: as split_kernel_leaf().
  * Return: as split_kernel_leaf().
@@ -287,6 +301,7 @@ int split_crossing_leaf(unsigned long addr, unsigned long boundary,
 {
 	struct kernel_leaf leaf;
 	struct ptdesc *spare = NULL;
+	bool was_split = false;
 	int ret = 0;
 
 	mutex_lock(&linear_map_split_lock);
@@ -305,7 +320,7 @@ int split_crossing_leaf(unsigned long addr, unsigned long boundary,
 		}
 		if (split_needs_table(leaf.size) && !spare) {
 			/* Reclaim must not find the lock taken; so look anew after it. */
-			mutex_unlock(&linear_map_split_lock);
+			unlock_splits(&was_split);
 			spare = alloc_split_table(gfp);
 			mutex_lock(&linear_map_split_lock);
 			if (!spare) {
@@ -316,10 +331,11 @@ int split_crossing_leaf(unsigned long addr, unsigned long boundary,
 		}
 		__split_kernel_leaf(&leaf, leaf.size - 1,
 				    split_needs_table(leaf.size) ? ptdesc_address(spare) : NULL);
+		was_split = true;
 		if (split_needs_table(leaf.size))
 			spare = NULL;
 	}
-	mutex_unlock(&linear_map_split_lock);
+	unlock_splits(&was_split);
 
 	if (spare)
 		pagetable_free(spare);
