@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import leaves
 import pytest
-from leaves import Access
+from leaves import Access, Record, Snapshot
 
 from pagewright.machine.inputs import options_for
+from pagewright.machine.options import DEFAULT_CPU
 
 pytestmark = pytest.mark.skipif(
     "config.getoption('lg_env')", reason="boots with parameters of its own"
@@ -33,3 +34,45 @@ def test_direct_map_lines_are_what_the_tables_hold(space, append, blocks):
     if append != "rodata=on":
         assert loaded[4096][Access.READ_ONLY] > boot[4096][Access.READ_ONLY]
     assert unloaded == boot
+
+
+def protected(shot: Snapshot, record: Record) -> tuple[list[tuple[int, int, Access]], dict]:
+    """Return what the kernel may not write: ranges in its image, and bytes in all else.
+
+    Ranges of pages are offsets in RAM, whatever the size of the leaves. What lies outside the
+    image has another place in each boot.
+    """
+    ranges: list[tuple[int, int, Access]] = []
+    elsewhere: dict[Access, int] = {}
+    for run in shot.runs:
+        if run.access == Access.READ_WRITE:
+            continue
+        first, end = run.start - shot.start, run.end - shot.start
+        start, stop = max(first, record.image[0]), min(end, record.image[1])
+        inside = max(0, stop - start)
+        if inside and ranges and ranges[-1][1:] == (start, run.access):
+            ranges[-1] = (ranges[-1][0], stop, run.access)
+        elif inside:
+            ranges.append((start, stop, run.access))
+        if run.size > inside:
+            elsewhere[run.access] = elsewhere.get(run.access, 0) + run.size - inside
+    return ranges, elsewhere
+
+
+@pytest.mark.parametrize(
+    "cpu", ["cortex-a76", pytest.param(DEFAULT_CPU, marks=pytest.mark.full)], ids=["paused", "live"]
+)
+def test_blocks_protect_what_pages_protect(space, cpu):
+    """With large leaves each page has the permission that it has with pages only."""
+    found = []
+    for append in ("arm64.linear_map=pages", ""):
+        # Without KFENCE, which makes pages invalid and valid all the time.
+        options = options_for(space, "patched-4k", cpu=cpu, memory="512M", append=append)
+        record = leaves.record(options, settle=0)
+        assert record.mode.startswith(f"linear map: {'pages' if append else 'blocks'}")
+        found.append([protected(shot, record) for shot in record.snapshots[:2]])
+    pages, blocks = found
+    (image, boot), (_, loaded) = blocks
+    # Something is protected, and modules add to it.
+    assert image and loaded[Access.READ_ONLY] > boot[Access.READ_ONLY]
+    assert blocks == pages
