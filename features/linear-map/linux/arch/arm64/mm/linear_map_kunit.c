@@ -366,6 +366,7 @@ static void blocks_split_straight_to_pages(struct kunit *test)
 	kunit_activate_static_stub(test, set_kernel_leaf, count_set_leaves);
 	mutex_lock(&linear_map_split_lock);
 	__split_kernel_leaf(&leaf, LEAF_PTE, ptdesc_address(table));
+	flush_tlb_all();
 	mutex_unlock(&linear_map_split_lock);
 	kunit_deactivate_static_stub(test, set_kernel_leaf);
 
