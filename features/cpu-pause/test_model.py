@@ -7,21 +7,16 @@ it is there to show. The model's first comment says what is checked and what the
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from pagewright.host.run import run, tail
+from pagewright.host import spin
+from pagewright.host.run import tail
 
 pytestmark = pytest.mark.full
 
 MODEL = Path(__file__).parent / "model/cpu_pause.pml"
-# More than any run's length; a longer one is an error, not a shorter search.
-DEPTH = 100_000
-MEMORY_MB = 3000
-TIMEOUT = 900
 
 # The kinds of error, each by a word of what pan prints for it.
 DEADLOCK = "invalid end state"
@@ -33,47 +28,9 @@ ENDLESS = "seq<32"
 NEEDLESS_FAILURE = "assertion violated deaf"
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What spin found.
-
-    Attributes:
-        error: what the first error is, in pan's words; empty if there is none.
-        complete: all that can happen was tried.
-        output: all that pan printed.
-        trail: the steps that lead to the error.
-    """
-
-    error: str
-    complete: bool
-    output: str
-    trail: str
-
-
-def verify(macros: str, cwd: Path, depth: int = DEPTH) -> Verdict:
-    """Search all that the model can do, up to the first error.
-
-    Args:
-        macros: names, or name=value, that choose the variant and what the CPUs do.
-        cwd: an empty folder.
-        depth: how many steps a run may have.
-    """
-    defines = [f"-D{macro}" for macro in macros.split()]
-    run(["spin", *defines, "-a", MODEL], cwd=cwd)
-    options = ["-O2", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MB}"]
-    run(["gcc", *options, "-o", "pan", "pan.c"], cwd=cwd)
-    output = run([cwd / "pan", "-b", f"-m{depth}"], cwd=cwd, timeout=TIMEOUT)
-    found = re.search(r"^pan:1: (.*?) \(at depth", output, re.MULTILINE)
-    errors = re.search(r"errors: (\d+)$", output, re.MULTILINE)
-    assert errors, f"pan has not finished its report:\n{tail(output)}"
-    assert bool(found) == (errors[1] != "0"), f"pan contradicts itself:\n{tail(output)}"
-    complete = not re.search(r"Search not completed|depth too small|MEMLIM|out of memory", output)
-    # Spin looks for the trail where the model is.
-    trail = ""
-    if found:
-        steps = ["-k", cwd / f"{MODEL.name}.trail", "-p", "-g"]
-        trail = run(["spin", *defines, *steps, MODEL], cwd=cwd, check=False)
-    return Verdict(found[1] if found else "", complete, output, trail)
+def verify(macros: str, cwd: Path, depth: int = spin.DEPTH) -> spin.Verdict:
+    """Search all that the model can do, with macros that choose the variant and what CPUs do."""
+    return spin.verify(MODEL, macros.split(), cwd, depth)
 
 
 # Two pauses, and one time-out that comes early, unless it says otherwise here.
