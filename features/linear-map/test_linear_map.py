@@ -229,8 +229,12 @@ def test_modules_split_and_are_folded_back(machine, cpu):
 
 
 def test_a_module_takes_two_pauses(machine):
-    """All that its text and data split, and all that is folded after it."""
-    guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold_delay_ms=100")
+    """All that its text and data split, and all that is folded after it.
+
+    Time is counted in instructions, or a guest that waits for its host folds half way.
+    """
+    options = "arm64.linear_map_fold_delay_ms=100"
+    guest = machine(cpu=WITHOUT, smp=2, icount=True, append=options)
     settle(guest, 2)
     before = pauses(guest)
     load_and_unload(guest, MODULES[:1])

@@ -34,7 +34,8 @@ static unsigned long vmemmap_size(const struct hvo_test *t)
 /* A frozen hugetlb folio, made as the pool does it, but for the pool. */
 static struct folio *make_folio(struct hstate *h)
 {
-	struct folio *folio = __folio_alloc(GFP_KERNEL, huge_page_order(h), numa_mem_id(), NULL);
+	struct folio *folio = __folio_alloc(GFP_KERNEL | __GFP_NOWARN, huge_page_order(h),
+					    numa_mem_id(), NULL);
 
 	if (!folio)
 		return NULL;
@@ -254,7 +255,11 @@ static void folios_of_several_batches(struct kunit *test)
 			break;
 		list_add_tail(&folio->lru, &folios);
 	}
-	KUNIT_EXPECT_EQ(test, i, nr);
+	if (i < nr) {
+		free_folios(t, &folios);
+		/* With pages of 64 KiB a folio has 512 MiB. */
+		kunit_skip(test, "not enough memory in pieces of this size");
+	}
 
 	hugetlb_vmemmap_optimize_folios(t->h, &folios);
 	i = 0;

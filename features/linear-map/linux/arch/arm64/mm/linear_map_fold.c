@@ -481,7 +481,8 @@ unlock:
 
 static void fold_work_fn(struct work_struct *work)
 {
-	unsigned long wait = FOLD_PAUSE;
+	/* A permission change that tries to have a pause may hold linear_map_fold_sem for long. */
+	unsigned long wait = linear_map_is_paused() ? HZ : FOLD_PAUSE;
 
 	if (!READ_ONCE(fold) || !linear_map_is_split())
 		return;

@@ -97,16 +97,26 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
 	linear_map_keep_split(0, 0);
 }
 
+/* Is there a leaf that maps more than this memory? */
+static bool is_crossed(unsigned long start, unsigned long end)
+{
+	struct kernel_leaf leaf;
+
+	return (find_kernel_leaf(start, &leaf) && leaf_crosses(&leaf, start)) ||
+	       (find_kernel_leaf(end - 1, &leaf) && leaf_crosses(&leaf, end));
+}
+
 /*
  * Split at both ends of what will be removed, in a pause, which may fail. What is split stays
  * so until it is removed.
  */
 static bool split_to_remove(unsigned long start, unsigned long end)
 {
-	int ret;
+	int ret = 0;
 
 	down_read(&linear_map_fold_sem);
-	ret = split_ends(start, end, NULL);
+	if (is_crossed(start, end))
+		ret = split_ends(start, end, NULL);
 	if (!ret)
 		linear_map_keep_split(start, end);
 	up_read(&linear_map_fold_sem);
@@ -129,14 +139,11 @@ static bool split_to_remove(unsigned long start, unsigned long end)
 bool arch_may_remove_memory(u64 start, u64 size)
 {
 	unsigned long first = __phys_to_virt(start), end = first + size;
-	struct kernel_leaf leaf;
 
 	if (linear_map_mode == LINEAR_MAP_LIVE)
 		return true;
 	if (linear_map_is_paused())
 		return split_to_remove(first, end);
-	if (find_kernel_leaf(first, &leaf) && leaf_crosses(&leaf, first))
-		return false;
 
-	return !find_kernel_leaf(end - 1, &leaf) || !leaf_crosses(&leaf, end);
+	return !is_crossed(first, end);
 }

@@ -51,7 +51,9 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/sched.h>
+#include <linux/slab.h>
 #include <linux/sysfs.h>
+#include <linux/task_work.h>
 #include <linux/vmalloc.h>
 
 #include <asm/barrier.h>
@@ -122,8 +124,8 @@ static unsigned long nr_pauses;
 /*
  * Any program can cause pauses: each page of memfd_secret() can be in another block. A pause
  * stops everybody, so while they are frequent, an unprivileged task that had one waits for
- * its turn. All of these tasks together get one turn in this time; but none waits longer
- * than a second, because it may hold a lock that others want.
+ * its turn, when it returns to user space and holds nothing. All of these tasks together
+ * get one turn in this time; but none waits longer than a second.
  */
 #define TURN		msecs_to_jiffies(20)
 #define LONGEST_WAIT	HZ
@@ -312,22 +314,56 @@ bool linear_map_pauses_are_frequent(void)
 	       time_before(jiffies, pause_times[nr_pauses % FREQUENT_PAUSES] + HZ);
 }
 
-/*
- * After how many jiffies is it this task's turn to go on, when it has had a pause? Called with
- * linear_map_split_lock held, and slept afterwards without it.
- */
-static unsigned long take_turn(void)
+struct turn {
+	struct callback_head work;
+	unsigned long at;
+};
+
+/* The task is about to return to user space: sleep until it is its turn. */
+static void wait_for_turn(struct callback_head *work)
+{
+	struct turn *turn = container_of(work, struct turn, work);
+	unsigned long at = turn->at, now = jiffies;
+
+	kfree(turn);
+	if (time_after(at, now))
+		schedule_timeout_uninterruptible(at - now);
+}
+
+/* Must this task, which has had a pause, wait for its turn? Then it is @turn, in jiffies. */
+static bool take_turn(unsigned long *turn)
 {
 	unsigned long now = jiffies;
 
 	if (!linear_map_pauses_are_frequent() || has_capability_noaudit(current, CAP_SYS_ADMIN))
-		return 0;
+		return false;
 
 	if (time_before(last_turn, now))
 		last_turn = now;
 	last_turn = min(last_turn + TURN, now + LONGEST_WAIT);
+	*turn = last_turn;
 
-	return last_turn - now;
+	return true;
+}
+
+/* Have this task wait when it returns to user space. */
+static void wait_later(unsigned long at)
+{
+	struct turn *turn;
+
+	/* These never do; the workers of io_uring run such work all the same. */
+	if (current->flags & PF_KTHREAD ||
+	    (current->flags & (PF_USER_WORKER | PF_IO_WORKER)) == PF_USER_WORKER)
+		return;
+
+	turn = kmalloc(sizeof(*turn), GFP_KERNEL);
+	if (!turn)
+		return;
+
+	turn->at = at;
+	init_task_work(&turn->work, wait_for_turn);
+	if (task_work_add(current, &turn->work, TWA_RESUME))
+		kfree(turn);
 }
 
 /* Splitting */
@@ -488,7 +524,7 @@ static int allocate_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
  * @gfp: how to allocate tables
  *
  * More than MAX_ENTRIES tables take more than one pause. While pauses are frequent, an
- * unprivileged task that had one sleeps for a while before this returns.
+ * unprivileged task that had one will sleep before it returns to user space.
  *
  * Context: as split_kernel_leaf().
  * Return: as split_kernel_leaf(). After an error everything maps as before.
@@ -496,8 +532,9 @@ static int allocate_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
 int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp)
 {
-	unsigned long pauses, wait = 0;
 	unsigned int tries = 1, taken;
+	unsigned long pauses, turn;
+	bool must_wait = false;
 	struct ptdesc *table, *other;
 	LIST_HEAD(tables);
 	int ret;
@@ -510,7 +547,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 		taken = nr_planned;
 		forget_splits(&tables);
 		if (nr_pauses != pauses)
-			wait = take_turn();
+			must_wait = take_turn(&turn);
 		mutex_unlock(&linear_map_split_lock);
 
 		if (ret == -EAGAIN) {
@@ -527,9 +564,8 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	list_for_each_entry_safe(table, other, &tables, pt_list)
 		pagetable_free(table);
 
-	/* Of what the caller holds, linear_map_fold_sem keeps folding off, which waits anyway. */
-	if (wait)
-		schedule_timeout_uninterruptible(wait);
+	if (must_wait)
+		wait_later(turn);
 
 	return ret;
 }
