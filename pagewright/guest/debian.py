@@ -1,13 +1,15 @@
 """Debian packages -> the disk of a whole Debian system, as a server has one.
 
-The disk has a table of partitions: one for UEFI, /boot, and the root. The packages are extracted
-here, and nothing of arm64 runs: second-stage.sh installs them, in the one boot that is left to do
-(see pagewright/machine/server.py). Debian's own kernel does that, with an initramfs made here.
+The disk has a table of partitions: one for UEFI, /boot, and the root. This computer's dpkg unpacks
+the packages, and nothing of arm64 runs: second-stage.sh configures them, in the one boot that is
+left to do (see pagewright/machine/server.py). Debian's own kernel does that, with an initramfs made
+here. An emulated machine takes most of an hour to unpack what is unpacked here in a minute.
 """
 
 from __future__ import annotations
 
 import lzma
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,12 +76,12 @@ def fetch(space: Workspace, release: str) -> Fetched:
 
 @dataclass(frozen=True)
 class Extracted:
-    """A system that is extracted and not installed.
+    """A system that is unpacked and not configured.
 
     Attributes:
         disk: its disk.
         kernel: the kernel among its packages.
-        initramfs: what has that kernel install all packages.
+        initramfs: what has that kernel configure all packages.
     """
 
     disk: Path
@@ -88,7 +90,7 @@ class Extracted:
 
 
 def extract(fetched: Fetched, target: Path) -> Extracted:
-    """Make a disk with packages extracted and not yet installed.
+    """Make a disk with packages unpacked and not yet configured.
 
     Args:
         fetched: the packages.
@@ -99,7 +101,7 @@ def extract(fetched: Fetched, target: Path) -> Extracted:
     """
     disk.require(target, _DISK_MB, "the disk of a whole Debian")
     with Bar("make the disk of a whole Debian", None), scratch(target, "root-") as folder:
-        root = folder / "root"
+        root, boot = folder / "root", folder / "boot"
         made = Extracted(target / "disk.img", target / "kernel", target / "initramfs")
         root.mkdir()
         run(["tar", "-x", "--exclude=./dev/*", "-f", fetched.tar, "-C", root])
@@ -107,19 +109,72 @@ def extract(fetched: Fetched, target: Path) -> Extracted:
             (root / name).mkdir(exist_ok=True)
         (root / SECOND_STAGE).write_text(SCRIPT.read_text())
         (root / SECOND_STAGE).chmod(0o755)
-        next((root / "boot").glob("vmlinuz-*")).rename(made.kernel)
+        owners = folder / "owners"
+        _unpack(root, owners, folder / "package")
+        shutil.copyfile(next((root / "boot").glob("vmlinuz-*")), made.kernel)
         _make_initramfs(root, folder / "initramfs", made.initramfs)
+        # /boot is a file system of its own.
+        (root / "boot").rename(boot)
+        (root / "boot").mkdir()
         mib = 1 << 20
         with made.disk.open("wb") as file:
             file.truncate((_START + _UEFI + _BOOT + _ROOT + 1) * mib)
         run(["/sbin/sfdisk", "--quiet", made.disk], stdin=_TABLE)
         sector = str(_START * mib // 512)
-        fat = ["/sbin/mkfs.vfat", "-F", "32", "-S", "512", "--offset", sector]
+        # With clusters of more than one sector it would have so few that UEFI takes it for FAT16.
+        fat = ["/sbin/mkfs.vfat", "-F", "32", "-S", "512", "-s", "1", "--offset", sector]
         run([*fat, made.disk, str(_UEFI * 1024)])
-        boot, whole = _START + _UEFI, _START + _UEFI + _BOOT
-        _make_ext4(made.disk, boot, _BOOT)
-        _make_ext4(made.disk, whole, _ROOT, root)
+        start = _START + _UEFI
+        _make_ext4(made.disk, start, _BOOT, boot, owners)
+        _make_ext4(made.disk, start + _BOOT, _ROOT, root, owners)
     return made
+
+
+def _unpack(root: Path, owners: Path, work: Path) -> None:
+    """Have dpkg unpack the packages in the folder debs of a root, and remove them.
+
+    Args:
+        root: the files of all packages are there already, but dpkg knows of none.
+        owners: takes what fakeroot remembers: who owns which file.
+        work: a folder for what is needed meanwhile.
+    """
+    scripts: dict[str, str] = {}
+    for package in sorted((root / "debs").iterdir()):
+        work.mkdir()
+        run(["dpkg-deb", "--control", package, work / "control"])
+        preinst = work / "control" / "preinst"
+        # It is for arm64, and would run before dpkg unpacks its package. second-stage.sh runs it.
+        if preinst.exists():
+            fields = run(["dpkg-deb", "--field", package, "Package", "Architecture", "Multi-Arch"])
+            values = dict(line.split(": ", 1) for line in fields.splitlines())
+            many = values.get("Multi-Arch") == "same"
+            name = values["Package"] + (f":{values['Architecture']}" if many else "")
+            scripts[name] = preinst.read_text()
+            preinst.unlink()
+            run(["tar", "-c", "-f", work / "control.tar", "-C", work / "control", "."])
+            run(["ar", "x", package], cwd=work)
+            package.unlink()
+            members = ["debian-binary", "control.tar", next(work.glob("data.tar*")).name]
+            run(["ar", "rcS", package, *members], cwd=work)
+        shutil.rmtree(work)
+    command: list[str | Path] = [
+        "fakeroot",
+        "-s",
+        owners,
+        "--",
+        "dpkg",
+        f"--root={root}",
+        "--no-triggers",
+    ]
+    command += [f"--log={root}/var/log/dpkg.log"]
+    command += [f"--force-{what}" for what in ("architecture", "depends", "unsafe-io", "bad-path")]
+    command += [f"--path-exclude=/usr/share/{what}/*" for what in ("doc", "man", "locale")]
+    run([*command, "--unpack", "--recursive", root / "debs"])
+    shutil.rmtree(root / "debs")
+    for name, text in scripts.items():
+        file = root / "var" / "lib" / "dpkg" / "info" / f"{name}.preinst"
+        file.write_text(text)
+        file.chmod(0o755)
 
 
 def _make_initramfs(root: Path, folder: Path, target: Path) -> None:
@@ -133,9 +188,18 @@ def _make_initramfs(root: Path, folder: Path, target: Path) -> None:
     run(["cpio", "--create", "--format=newc", "--quiet", "--file", target], cwd=folder, stdin=names)
 
 
-def _make_ext4(disk_file: Path, start: int, size: int, content: Path | None = None) -> None:
+def _make_ext4(disk_file: Path, start: int, size: int, content: Path, owners: Path) -> None:
     """Make a file system in a partition; where it starts and its size are in MiB."""
-    command = ["fakeroot", "--", "/sbin/mke2fs", "-q", "-F", "-t", "ext4"]
-    command += ["-E", f"offset={start << 20},root_owner=0:0"]
-    command += ["-d", str(content)] if content else []
+    command: list[str | Path] = [
+        "fakeroot",
+        "-i",
+        owners,
+        "--",
+        "/sbin/mke2fs",
+        "-q",
+        "-F",
+        "-t",
+        "ext4",
+    ]
+    command += ["-E", f"offset={start << 20},root_owner=0:0", "-d", content]
     run([*command, disk_file, f"{size}M"])

@@ -1,10 +1,20 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
-# Started by first-stage.c in the one boot that makes a Debian of extracted packages (see debian.py). It
-# has dpkg install the packages in earnest, with all their scripts, and has GRUB installed.
+# Started by first-stage.c in the one boot that makes a Debian of unpacked packages (see debian.py). It
+# has dpkg configure the packages, with all their scripts, and has GRUB installed.
 
 # What the disk is called by the kernel that runs this: partitions 1 to 3 are for UEFI, /boot, /.
 disk=/dev/vda
+
+# dpkg runs these before it unpacks a package, which it did where none of them could run.
+run_preinsts() {
+	for script in /var/lib/dpkg/info/*.preinst; do
+		package=$(basename "$script" .preinst)
+		DPKG_MAINTSCRIPT_PACKAGE=${package%:*} DPKG_MAINTSCRIPT_NAME=preinst \
+			DPKG_MAINTSCRIPT_ARCH=$(dpkg-query -f '${Architecture}' -W "$package") \
+			"$script" install || return
+	done
+}
 
 main() {
 	mount -t proc proc /proc
@@ -19,6 +29,8 @@ main() {
 	[ -e /etc/passwd ] || cp /usr/share/base-passwd/passwd.master /etc/passwd
 	[ -e /etc/group ] || cp /usr/share/base-passwd/group.master /etc/group
 
+	run_preinsts || return
+
 	cat >/etc/fstab <<-EOF
 		UUID=$(blkid -s UUID -o value "${disk}3") / ext4 defaults 0 1
 		UUID=$(blkid -s UUID -o value "${disk}2") /boot ext4 defaults 0 2
@@ -31,10 +43,11 @@ main() {
 	printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
 	chmod 755 /usr/sbin/policy-rc.d
 
-	options="--force-depends --force-unsafe-io --force-confold"
-	dpkg $options --unpack /debs/*.deb || return
-	dpkg $options --configure -a || return
-	rm -r /debs /usr/sbin/policy-rc.d
+	# Both the hook of the kernel's package and the trigger of initramfs-tools would make an initramfs,
+	# which takes minutes here. The trigger comes last, and makes one only where it finds the kernel.
+	INITRD=No dpkg --force-depends --force-unsafe-io --force-confold --configure -a || return
+	[ -e "$(echo /boot/initrd.img-*)" ] || update-initramfs -c -k all || return
+	rm /usr/sbin/policy-rc.d
 
 	# Root gets a shell on the virtio console, where the kernel prints nothing.
 	passwd -d root || return
