@@ -59,6 +59,14 @@ main() {
 	EOF
 	systemctl enable serial-getty@hvc0.service || return
 	systemctl mask serial-getty@ttyAMA0.service || return
+	# Where the computer is busy an emulated machine takes longer for its devices than the 90 seconds
+	# after which systemd would give up.
+	mkdir -p /etc/systemd/system.conf.d
+	cat >/etc/systemd/system.conf.d/emulated.conf <<-'EOF'
+		[Manager]
+		DefaultTimeoutStartSec=30min
+		DefaultDeviceTimeoutSec=30min
+	EOF
 	systemctl disable apt-daily.timer apt-daily-upgrade.timer
 	echo "PS1='guest# '" >>/root/.bashrc
 
@@ -74,7 +82,15 @@ main() {
 	mkdir -p /boot/efi
 	mount "${disk}1" /boot/efi || return
 	grub-install --target=arm64-efi --efi-directory=/boot/efi --removable --no-nvram || return
-	update-grub
+
+	# There is no udev that makes these links. Without them GRUB's menu would have the disk by the name
+	# that it has now, and with another disk beside it the kernel may call it something else.
+	mkdir -p /dev/disk/by-uuid
+	for part in 1 2 3; do
+		ln -s "$disk$part" "/dev/disk/by-uuid/$(blkid -s UUID -o value "$disk$part")"
+	done
+	update-grub || return
+	grep -q root=UUID= /boot/grub/grub.cfg
 }
 
 export SYSTEMD_OFFLINE=1

@@ -35,7 +35,7 @@ from pagewright.machine.options import DEFAULT_CPU
 
 _SERVER = Path(__file__).with_name("server.yaml")
 # An emulated machine takes minutes for what a server does in seconds.
-BOOT_SECONDS = 900
+BOOT_SECONDS = 1800
 _END_SECONDS = 300
 _SECOND_STAGE_SECONDS = 7200
 _DONE = f"{debian.SECOND_STAGE.replace('-', ' ')}: done"
