@@ -117,21 +117,21 @@ def test_install_upgrade_and_remove(packages, debian):
         assert result.status == 0, result.output
         assert entries(guest) == [first, debians]
         # The tools say so on a kernel without the features.
-        assert guest.run("pagewright status").status == 4
+        assert guest.run("pagewright status", LONG).status == 4
         server.shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first
-        result = guest.run("pagewright status --json")
+        result = guest.run("pagewright status --json", LONG)
         status = json.loads(result.output)
         states = {feature["name"]: feature["state"] for feature in status["features"]}
         wanted = {feature.name: "on" for feature in SPACE.features()}
         assert states == wanted, result.output
         assert result.status == 0
         assert status["machine"]["release"] == first
-        assert guest.check("modinfo -F signer dummy") == "Pagewright kernel modules"
+        assert guest.check("modinfo -F signer dummy", LONG) == "Pagewright kernel modules"
         # The kernel has nothing to say against the module: it is signed with the kernel's key.
-        assert guest.check("modprobe dummy && cat /sys/module/dummy/taint") == ""
+        assert guest.check("modprobe dummy && cat /sys/module/dummy/taint", LONG) == ""
         dkms = f"cp -r {FILES}/dkms /usr/src/hello-1 && dkms install hello/1 && modprobe hello"
         guest.check(dkms, LONG)
         assert "hello: counted 1" in guest.check("dmesg")
@@ -144,7 +144,7 @@ def test_install_upgrade_and_remove(packages, debian):
     with booted(debian) as guest:
         assert kernel_of(guest) == second
         # DKMS compiled it for this kernel when it was installed.
-        guest.check("modprobe hello")
+        guest.check("modprobe hello", LONG)
         assert guest.warnings() == ""
         ours = "'linux-image*pagewright*' 'linux-headers*pagewright*'"
         result = guest.run(f"{APT} purge {ours}", LONG)
