@@ -16,11 +16,9 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
+from pagewright.machine.options import LEVEL_0_CPU
 
 Boot = Callable[..., Machine]
-
-# One of those that most servers have: no BBM level 2.
-CPU_THAT_PAUSES = "cortex-a76"
 
 
 def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +41,7 @@ def _in_blocks(place: Machine) -> Machine:
 @pytest.fixture(params=["live", pytest.param("paused", marks=pytest.mark.full)])
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return the options of a machine that splits blocks live, or in pauses."""
-    return {} if request.param == "live" else {"cpu": CPU_THAT_PAUSES}
+    return {} if request.param == "live" else {"cpu": LEVEL_0_CPU}
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import leaves
 import pytest
 
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
+from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
 
@@ -32,13 +32,11 @@ LISTED = {
 }
 TESTS = "/usr/lib/tests/linear-map"
 MODULES = ("crypto_null", "dummy", "veth")
-# As what QEMU calls a Cortex-A76; it has none of the later features that UNLISTED_CPU has.
-WITHOUT = "cortex-a76"
 PAUSED = "blocks (split and folded back in pauses"
 LACKING = "the boot CPU is not known"
 
 # Both ways to split. What follows of a way is its CPU, and how little time folding lets pass.
-ways = pytest.mark.parametrize("cpu", [LEVEL_2, WITHOUT], ids=["live", "paused"])
+ways = pytest.mark.parametrize("cpu", [LEVEL_2, LEVEL_0_CPU], ids=["live", "paused"])
 
 
 def mode(guest: Machine) -> str:
@@ -183,7 +181,7 @@ def test_a_way_that_there_is_not_is_said_once(machine):
 
 @pytest.mark.full
 def test_late_cpu_is_welcome_where_sizes_change_in_pauses(machine):
-    guest = machine(cpu=WITHOUT, smp=3, append="maxcpus=1")
+    guest = machine(cpu=LEVEL_0_CPU, smp=3, append="maxcpus=1")
     for cpu in (1, 2):
         guest.check(f"echo 1 >/sys/devices/system/cpu/cpu{cpu}/online")
         load_and_unload(guest)
@@ -234,7 +232,7 @@ def test_a_module_takes_two_pauses(machine):
     Time is counted in instructions, or a guest that waits for its host folds half way.
     """
     options = "arm64.linear_map_fold_delay_ms=100"
-    guest = machine(cpu=WITHOUT, smp=2, icount=True, append=options)
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, icount=True, append=options)
     settle(guest, 2)
     before = pauses(guest)
     load_and_unload(guest, MODULES[:1])
@@ -245,7 +243,7 @@ def test_a_module_takes_two_pauses(machine):
 @pytest.mark.full
 def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     """What has to be split is split; nothing fails, and in the end all is folded."""
-    guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold_delay_ms=1")
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, append="arm64.linear_map_fold_delay_ms=1")
     settle(guest, 3)
     leaves, before = direct_map(guest), pauses(guest)
     modules = " ".join(MODULES)
@@ -265,7 +263,7 @@ def test_many_pauses_in_a_second_leave_folding_for_later(machine):
 def test_unprivileged_tasks_take_turns_when_there_are_many_pauses(machine):
     """Who had a pause sleeps for 20 ms at least; time is counted in instructions."""
     frequent, turn_ms, blocks = 8, 20, 32
-    guest = machine(cpu=WITHOUT, smp=2, icount=True)
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, icount=True)
     before = pauses(guest)
     elapsed_ms = int(guest.check(f"{TESTS}/unprivileged {blocks}"))
     during = pauses(guest) - before
@@ -276,7 +274,7 @@ def test_unprivileged_tasks_take_turns_when_there_are_many_pauses(machine):
 
 def test_a_pause_that_cannot_be_had_fails_the_change(machine):
     """As memory for a table that cannot be had does, and nothing is left of it."""
-    guest = machine(cpu=WITHOUT, smp=2, append="arm64.linear_map_fold=0")
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, append="arm64.linear_map_fold=0")
     before = direct_map(guest)
     fail = "/sys/kernel/debug/fail_cpu_pause"
     guest.check(f"echo 100 >{fail}/probability; echo -1 >{fail}/times; echo 0 >{fail}/verbose")
@@ -299,7 +297,7 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
 
 
 @pytest.mark.parametrize(
-    "cpu", [LEVEL_2, pytest.param(WITHOUT, marks=pytest.mark.full)], ids=["live", "paused"]
+    "cpu", [LEVEL_2, pytest.param(LEVEL_0_CPU, marks=pytest.mark.full)], ids=["live", "paused"]
 )
 def test_tracepoints_tell_of_splits_and_folds(machine, cpu):
     guest = machine(cpu=cpu, smp=2, append="arm64.linear_map_fold_delay_ms=10")

@@ -7,7 +7,7 @@ import pytest
 from leaves import Access, Record, Snapshot
 
 from pagewright.machine.inputs import options_for
-from pagewright.machine.options import DEFAULT_CPU
+from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
 
 pytestmark = pytest.mark.skipif(
     "config.getoption('lg_env')", reason="boots with parameters of its own"
@@ -60,7 +60,7 @@ def protected(shot: Snapshot, record: Record) -> tuple[list[tuple[int, int, Acce
 
 
 @pytest.mark.parametrize(
-    "cpu", ["cortex-a76", pytest.param(DEFAULT_CPU, marks=pytest.mark.full)], ids=["paused", "live"]
+    "cpu", [LEVEL_0_CPU, pytest.param(DEFAULT_CPU, marks=pytest.mark.full)], ids=["paused", "live"]
 )
 def test_blocks_protect_what_pages_protect(space, cpu):
     """With large leaves each page has the permission that it has with pages only."""

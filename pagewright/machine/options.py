@@ -23,6 +23,8 @@ DEFAULT_CPU = f"{LISTED_CPU},{_NO_PAUTH}"
 
 # BBM level 2 by its ID register, but not on the kernel's list: to the kernel, level 0.
 UNLISTED_CPU = f"max,midr=0x410fd491,{_NO_PAUTH}"
+# As most servers have, without BBM level 2 and without what UNLISTED_CPU has of later features.
+LEVEL_0_CPU = "cortex-a76"
 
 # The computer's own CPU, which is what KVM gives a guest.
 HOST_CPU = "host"
