@@ -535,6 +535,37 @@ def test_each_cpu_may_invalidate_its_own_tlb(model):
     assert m.rules() == []
 
 
+def test_a_cpu_that_is_off_holds_nothing(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.test_power_off(1)
+    m.set(3, 0, 0)
+    m.do("dsb nshst")
+    m.do("tlbi vmalle1")
+    m.do("dsb nsh")
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+    # Back again, it has to be reached.
+    m.root(1)
+    m.set(3, 0, 0)
+    m.do("dsb nshst")
+    m.do("tlbi vmalle1")
+    m.do("dsb nsh")
+    m.set(3, 0, PAGE | A_PAGE)
+    assert m.rules() == ["scope"]
+
+
+def test_tables_that_only_a_cpu_led_to_that_is_off_are_memory(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.root(0, ROOT + 0x100000)
+    m.do("tlbi vmalle1")
+    m.do("dsb nsh")
+    m.test_power_off(1)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+
+
 def test_entries_that_are_not_global_need_all_address_spaces(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE | NOT_GLOBAL)
@@ -851,6 +882,18 @@ def test_addresses_become_names(reports):
     text = str(found)
     assert "3 times, by CPU 1 in set_it+0x10 < caller+0x8" in text
     assert "0xffff800081000000" in text
+
+
+def test_each_kernel_has_been_moved_by_its_own(reports):
+    """One that was started by another (kexec) is elsewhere."""
+    by = 0x100_0000
+    other = [{"kernel": 1}, {"image": IMAGE + by}, {"vectors": 0xFFFF_8000_8001_0000 + by}]
+    report = {**REPORT, "pc": 0xFFFF_8000_8002_0020 + by, "writer": IMAGE + by + 0x21008}
+    first, second = strict.read(
+        reports(REPORT, *other, report), Strict(Path("plugin"), Path("vmlinux"))
+    )
+    assert (first.place[0], first.writer) == ("set_it+0x10", ("caller+0x4",))
+    assert (second.place[0], second.writer) == ("set_it+0x20", ("caller+0x8",))
 
 
 def test_source_lines_where_the_kernel_has_them(reports, monkeypatch):
