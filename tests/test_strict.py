@@ -972,8 +972,8 @@ KPTI_CPU = "cortex-a76"
 def test_base_kernel_has_what_is_explained_and_no_more(machine):
     """With and without BBM level 2, and where the kernel is not mapped for programs."""
     seen = set()
-    for cpu in (None, KPTI_CPU):
-        guest = machine("base-4k", smp=2, cpu=cpu, strict=True)
+    for cpu, append in ((None, ""), (KPTI_CPU, ""), (None, "kpti=on nokaslr")):
+        guest = machine("base-4k", smp=2, cpu=cpu, append=append, strict=True)
         guest.check(PAGE_TABLES_AT_WORK, timeout=900)
         assert guest.violations() == []
         seen |= explanations(guest)

@@ -87,7 +87,7 @@ class MachineOptions:
     accel: str = TCG
 
     def __post_init__(self) -> None:
-        """Refuse what KVM cannot do, and nodes without a CPU.
+        """Refuse what KVM and QEMU's plugins cannot do, and nodes without a CPU.
 
         Raises:
             MachineError: the options contradict each other.
@@ -96,6 +96,12 @@ class MachineOptions:
             raise MachineError(
                 f"{self.smp} CPUs cannot be divided among {self.nodes} nodes",
                 "each node has a CPU: ask for more CPUs, or for fewer nodes",
+            )
+        if self.strict and self.smp > 1 and self.in_one_thread():
+            raise MachineError(
+                "a strict machine whose CPUs share a thread has one CPU: QEMU tells the plugin of"
+                " the wrong CPU otherwise",
+                "ask for one CPU, or for neither icount nor single_threaded",
             )
         if self.accel not in (TCG, KVM):
             raise MachineError(f"there is no accel {self.accel!r}", f"it is {TCG} or {KVM}")
@@ -115,6 +121,10 @@ class MachineOptions:
             )
         if self.cpu not in (None, HOST_CPU):
             raise MachineError(f"KVM runs the computer's own CPU and not cpu {self.cpu}: {use}")
+
+    def in_one_thread(self) -> bool:
+        """Tell whether QEMU runs all CPUs in one thread, one after the other."""
+        return self.icount or self.single_threaded
 
 
 def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
