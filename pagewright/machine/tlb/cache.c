@@ -109,8 +109,8 @@ static bool is_invalidated(const struct entry *entry, const struct tlbi *tlbi,
 			   u32 asid)
 {
 	/* A piece goes with its leaf, and pages that share an entry together. */
-	u32 shift = entry->leaf > entry->shift ? entry->leaf : entry->shift;
-	u64 start = entry->va >> shift << shift;
+	u32 size = entry->leaf > entry->shift ? entry->leaf : entry->shift;
+	u64 start = entry->va >> size << size;
 
 	switch (tlbi->what) {
 	case TLBI_ALL:
@@ -121,7 +121,7 @@ static bool is_invalidated(const struct entry *entry, const struct tlbi *tlbi,
 		/* The last byte, as the last address of all has no next. */
 		return (!entry->is_table || !tlbi->last_level) &&
 		       start < tlbi->end &&
-		       start + (BIT(shift) - 1) >= tlbi->start &&
+		       start + (BIT(size) - 1) >= tlbi->start &&
 		       (entry->global || tlbi->any_asid || entry->asid == asid);
 	default:
 		return false;
