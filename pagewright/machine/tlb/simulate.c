@@ -10,7 +10,9 @@
 
 #include "tlb.h"
 
-#define NOWHERE		(~0ULL)
+/* The smallest page. */
+#define PAGE_SHIFT	12
+#define NR_RECENT	16
 
 const char * const class_names[NR_CLASSES] = {
 	[LINEAR]	= "linear",
@@ -31,21 +33,32 @@ struct tlbs {
 	struct cache data, code, l2, walk;
 };
 
+/*
+ * The pages that were accessed last, the last one first.  Most accesses are to
+ * these, and hit every L1.  So that these accesses are counted and no more,
+ * L1s do not know of them: there an entry becomes the last one used when it is
+ * looked for, when its page is no longer one of these, and, for all of these,
+ * when an entry has to make room (see catch_up()).  The order is the same then
+ * as if each access had been told.
+ */
+struct recent {
+	u64 pages[NR_RECENT];
+	u32 nr;
+};
+
 struct cpu {
 	struct regime lower, upper;
 	bool asid_in_upper;	/* TCR_EL1.A1 */
 	u32 asid;
-	/*
-	 * The page that was accessed last: its entry is the first in every L1,
-	 * so another access changes nothing there.
-	 */
-	u64 last_data, last_code;
+	struct recent data, code;
 	struct tlbs *tlbs;	/* by geometry */
 	struct counts counts;
 };
 
 static struct tlb_geometry geometries[MAX_GEOMETRIES];
 static u32 nr_geometries;
+/* Not more than any L1 has entries. */
+static u32 nr_recent = NR_RECENT;
 static struct cpu cpus[MAX_CPUS];
 
 u32 tlb_geometries(void)
@@ -86,14 +99,59 @@ bool tlb_geometry(const char *line)
 	    !new->coalesced || new->coalesced > MAX_COALESCED ||
 	    new->coalesced & (new->coalesced - 1))
 		return false;
+	if (nr_recent > new->l1_data)
+		nr_recent = new->l1_data;
+	if (nr_recent > new->l1_code)
+		nr_recent = new->l1_code;
 	nr_geometries++;
 	return true;
 }
 
-static void forget_last(struct cpu *cpu)
+/* Let an L1 know in which order the recent pages were used. */
+static void catch_up(struct cache *l1, const struct recent *recent, u32 asid)
 {
-	cpu->last_data = NOWHERE;
-	cpu->last_code = NOWHERE;
+	u32 i;
+
+	for (i = recent->nr; i > 0; i--)
+		cache_find_leaf(l1, recent->pages[i - 1] << PAGE_SHIFT, asid);
+}
+
+/* What is recent may not hit any more. */
+static void forget_recent(struct cpu *cpu)
+{
+	u32 i;
+
+	for (i = 0; cpu->tlbs && i < nr_geometries; i++) {
+		catch_up(&cpu->tlbs[i].data, &cpu->data, cpu->asid);
+		catch_up(&cpu->tlbs[i].code, &cpu->code, cpu->asid);
+	}
+	cpu->data.nr = 0;
+	cpu->code.nr = 0;
+}
+
+static bool is_recent(struct recent *recent, u64 page)
+{
+	u32 i;
+
+	for (i = 0; i < recent->nr; i++)
+		if (recent->pages[i] == page)
+			break;
+	if (i == recent->nr)
+		return false;
+	for (; i > 0; i--)
+		recent->pages[i] = recent->pages[i - 1];
+	recent->pages[0] = page;
+	return true;
+}
+
+static void add_recent(struct recent *recent, u64 page)
+{
+	u32 i;
+
+	for (i = recent->nr; i > 0; i--)
+		recent->pages[i] = recent->pages[i - 1];
+	recent->pages[0] = page;
+	recent->nr++;
 }
 
 static void add_tlbs(struct cpu *cpu)
@@ -111,14 +169,13 @@ static void add_tlbs(struct cpu *cpu)
 		if (geometry->walk)
 			cache_init(&tlbs->walk, geometry->walk, geometry->walk);
 	}
-	forget_last(cpu);
 }
 
 static void find_asid(struct cpu *cpu)
 {
+	forget_recent(cpu);
 	cpu->asid = BITS(cpu->asid_in_upper ? cpu->upper.ttbr :
 			 cpu->lower.ttbr, 63, 48);
-	forget_last(cpu);
 }
 
 /* TCR_EL1 has the same fields for TTBR0, in which TG0 is encoded otherwise. */
@@ -167,6 +224,7 @@ static void invalidate(struct cpu *cpu, const struct tlbi *tlbi, u32 asid)
 	u64 page = BIT(cpu->upper.geometry.page_shift);
 	u32 i;
 
+	forget_recent(cpu);
 	for (i = 0; cpu->tlbs && i < nr_geometries; i++) {
 		struct tlbs *tlbs = &cpu->tlbs[i];
 
@@ -176,7 +234,6 @@ static void invalidate(struct cpu *cpu, const struct tlbi *tlbi, u32 asid)
 		if (tlbs->walk.entries)
 			cache_invalidate(&tlbs->walk, tlbi, asid, page);
 	}
-	forget_last(cpu);
 }
 
 /**
@@ -198,6 +255,11 @@ void tlb_tlbi(u32 cpu, u32 code, u64 operand)
 			invalidate(&cpus[i], &tlbi, BITS(operand, 63, 48));
 }
 
+static bool is_code(enum class class)
+{
+	return class == KERNEL_CODE || class == USER_CODE;
+}
+
 /* The largest size that a TLB can hold of a piece of memory. */
 static u32 fitting(u64 sizes, u32 shift)
 {
@@ -217,11 +279,14 @@ static struct entry piece(u64 va, u32 asid, u32 shift, u32 leaf, bool global)
 	};
 }
 
-static void access(struct cpu *cpu, u32 index, struct cache *l1, u64 va,
-		   const struct regime *regime, u64 events[NR_EVENTS])
+/* Returns false if there is no translation. */
+static bool access(struct cpu *cpu, u32 index, u64 va, enum class class)
 {
+	const struct regime *regime = va >> 63 ? &cpu->upper : &cpu->lower;
 	const struct tlb_geometry *geometry = &geometries[index];
+	u64 *events = cpu->counts.events[index][class];
 	struct tlbs *tlbs = &cpu->tlbs[index];
+	struct cache *l1 = is_code(class) ? &tlbs->code : &tlbs->data;
 	struct cache *tables = geometry->walk ? &tlbs->walk : &tlbs->l2;
 	struct entry *found, new;
 	struct leaf leaf;
@@ -229,17 +294,15 @@ static void access(struct cpu *cpu, u32 index, struct cache *l1, u64 va,
 	int loads;
 
 	if (cache_find_leaf(l1, va, cpu->asid))
-		return;
+		return true;
 	found = cache_find_leaf(&tlbs->l2, va, cpu->asid);
 	if (found) {
 		new = *found;
 	} else {
 		loads = walk_tables(regime, tables, va, cpu->asid,
 				    geometry->coalesced, &leaf);
-		if (loads < 0) {
-			cpu->counts.unknown++;
-			return;
-		}
+		if (loads < 0)
+			return false;
 		shift = fitting(geometry->l2_sizes, leaf.shift);
 		if (leaf.together > leaf.shift)
 			shift = leaf.together;
@@ -253,26 +316,39 @@ static void access(struct cpu *cpu, u32 index, struct cache *l1, u64 va,
 	shift = new.shift < new.leaf ? new.shift : new.leaf;
 	shift = fitting(geometry->l1_sizes, shift);
 	new = piece(va, cpu->asid, shift, new.leaf, new.global);
+	catch_up(l1, is_code(class) ? &cpu->code : &cpu->data, cpu->asid);
 	cache_insert(l1, &new);
+	return true;
 }
 
 static void access_all(struct cpu *cpu, u64 va, enum class class)
 {
-	const struct regime *regime = va >> 55 & 1 ? &cpu->upper : &cpu->lower;
-	bool code = class == KERNEL_CODE || class == USER_CODE;
+	struct recent *recent = is_code(class) ? &cpu->code : &cpu->data;
+	bool known;
+	u64 dropped;
 	u32 i;
 
 	/* The upper byte of an address may be a tag. */
 	va = (u64)((int64_t)(va << 8) >> 8);
-	if (!regime->known) {
-		cpu->counts.unknown++;
-		forget_last(cpu);
+	known = va >> 63 ? cpu->upper.known : cpu->lower.known;
+	if (known && is_recent(recent, va >> PAGE_SHIFT)) {
+		cpu->counts.accesses[class]++;
 		return;
 	}
-	cpu->counts.accesses[class]++;
-	for (i = 0; i < nr_geometries; i++)
-		access(cpu, i, code ? &cpu->tlbs[i].code : &cpu->tlbs[i].data,
-		       va, regime, cpu->counts.events[i][class]);
+	if (known && recent->nr == nr_recent) {
+		dropped = recent->pages[--recent->nr] << PAGE_SHIFT;
+		for (i = 0; i < nr_geometries; i++)
+			cache_find_leaf(is_code(class) ? &cpu->tlbs[i].code :
+					&cpu->tlbs[i].data, dropped, cpu->asid);
+	}
+	for (i = 0; known && i < nr_geometries; i++)
+		known = access(cpu, i, va, class);
+	if (known) {
+		cpu->counts.accesses[class]++;
+		add_recent(recent, va >> PAGE_SHIFT);
+	} else {
+		cpu->counts.unknown++;
+	}
 }
 
 /* The lower half of the kernel's addresses is its linear map. */
@@ -280,7 +356,7 @@ static enum class class_of(const struct cpu *cpu, u64 va, bool kernel)
 {
 	if (!(va >> 55 & 1))
 		return kernel ? FOR_USER : USER;
-	if (va >> (cpu->upper.geometry.va_bits - 1) & 1)
+	if (!cpu->upper.known || va >> (cpu->upper.geometry.va_bits - 1) & 1)
 		return OTHER;
 	return LINEAR;
 }
@@ -294,15 +370,8 @@ static enum class class_of(const struct cpu *cpu, u64 va, bool kernel)
 void tlb_data(u32 cpu, u64 va, bool kernel)
 {
 	struct cpu *it = &cpus[cpu];
-	enum class class;
 
-	class = it->upper.known ? class_of(it, va, kernel) : OTHER;
-	if (va >> 12 == it->last_data) {
-		it->counts.accesses[class]++;
-		return;
-	}
-	it->last_data = va >> 12;
-	access_all(it, va, class);
+	access_all(it, va, class_of(it, va, kernel));
 }
 
 /**
@@ -318,10 +387,5 @@ void tlb_code(u32 cpu, u64 va, bool kernel, u32 instructions)
 	enum class class = kernel ? KERNEL_CODE : USER_CODE;
 
 	it->counts.instructions[!kernel] += instructions;
-	if (va >> 12 == it->last_code) {
-		it->counts.accesses[class]++;
-		return;
-	}
-	it->last_code = va >> 12;
 	access_all(it, va, class);
 }

@@ -29,18 +29,17 @@ static u64 attributes(const struct geometry *geometry, u64 desc)
 static bool coalesce(const struct geometry *geometry, u64 pa, u64 desc,
 		     u32 number)
 {
-	u64 page = BIT(geometry->page_shift), first, other;
+	u64 page = BIT(geometry->page_shift), address, other;
 	u32 index = pa / sizeof(u64) % number, i;
 	bool failed = false;
 
-	first = desc_address(geometry, desc, 3) - index * page;
-	if (first & (number * page - 1))
+	pa -= index * sizeof(u64);
+	address = desc_address(geometry, desc, 3) - index * page;
+	if (address & (number * page - 1))
 		return false;
-	for (i = 0; i < number; i++) {
-		other = load(pa + ((int)i - (int)index) * (int)sizeof(u64),
-			     &failed);
-		if (failed || desc_kind(other, 3) != KIND_LEAF ||
-		    desc_address(geometry, other, 3) != first + i * page ||
+	for (i = 0; i < number; i++, pa += sizeof(u64), address += page) {
+		other = load(pa, &failed);
+		if (failed || desc_address(geometry, other, 3) != address ||
 		    attributes(geometry, other) != attributes(geometry, desc))
 			return false;
 	}
