@@ -168,7 +168,10 @@ EVENTS = {
     "loads": ("descriptors loaded", "loads"),
 }
 ALL_DATA = f"{USUAL}, kernel and programs: L1 misses"
-PER_1000 = f"{USUAL}, kernel: L2 misses in 1000 of its instructions"
+PER_1000 = {
+    event: f"{USUAL}, kernel: {EVENTS[event][0]} in 1000 of its instructions"
+    for event in ("l1", "l2")
+}
 
 
 def row(geometry: str, event: str, of: str = "kernel data") -> str:
@@ -202,8 +205,9 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
         yield Quantity(group, row(USUAL, event, of), "misses", each(USUAL, event, ("linear",)))
     yield Quantity(group, ALL_DATA, "misses", each(USUAL, "l1", DATA))
     instructions = difference(values, "kernel") / done
-    of_kernel = 1000 * each(USUAL, "l2", KERNEL) / instructions
-    yield Quantity(group, PER_1000, "misses", of_kernel)
+    for event, name_of_row in PER_1000.items():
+        of_kernel = 1000 * each(USUAL, event, KERNEL) / instructions
+        yield Quantity(group, name_of_row, "misses", of_kernel)
     yield Quantity(group, "instructions of the kernel", "instructions", instructions)
 
 
@@ -226,7 +230,7 @@ PUBLISHED = (
         "-28.5 %",
         "AmpereOne, 192 cores, 256 GB, pages of 4 KiB",
         group_of(CACHE, ON_SCATTERED),
-        PER_1000,
+        PER_1000["l1"],
         side=ALONE.label,
     ),
 )
