@@ -15,9 +15,11 @@ from pagewright.kernel import build, modules
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import plugin
 from pagewright.machine import strict as strict_machine
+from pagewright.machine import tlb as tlb_machine
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.strict import Strict
+from pagewright.machine.tlb import Tlb
 
 
 def options_for(
@@ -27,6 +29,7 @@ def options_for(
     count: bool = False,
     strict: bool = False,
     bbm_level: int | None = None,
+    tlb: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> MachineOptions:
     """Return the options of a machine that runs a build with our guest.
@@ -39,6 +42,7 @@ def options_for(
         count: count the instructions of the kernel and of programs apart (see plugin.py).
         strict: check what TLBs may hold (see strict.py).
         bbm_level: what a strict machine takes for FEAT_BBM's level, instead of what the CPU says.
+        tlb: count what TLBs of all geometries miss (see tlb.py).
         options: further fields of MachineOptions.
     """
     built = build.ensure(space, name)
@@ -48,6 +52,8 @@ def options_for(
         options["count"] = plugin.ensure(space)
     if strict:
         options["strict"] = strict_for(space, built.vmlinux, bbm_level)
+    if tlb:
+        options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read())
     emulated = [feature.boot_emulated for feature in space.features()]
     words = [*(word for word in emulated if word), options.pop("append", "")]
     options["append"] = " ".join(words).strip()
@@ -77,6 +83,7 @@ def lacking(
     count: bool = False,
     strict: bool = False,
     bbm_level: int | None = None,
+    tlb: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> str:
     """Say why a place cannot be used in place of a machine; nothing if it can.
@@ -88,11 +95,12 @@ def lacking(
         count: as for `options_for`; no place has QEMU's plugin.
         strict: as for `options_for`; no place has QEMU's plugin.
         bbm_level: as for `options_for`, if `strict`.
+        tlb: as for `options_for`; no place has QEMU's plugin.
         options: further fields of MachineOptions.
     """
     if name != (runs := place.build or DEFAULT_BUILD):
         return f"the place runs {runs}, not {name}"
-    made_here = {"modules_from": modules_from, "count": count, "strict": strict}
+    made_here = {"modules_from": modules_from, "count": count, "strict": strict, "tlb": tlb}
     missing = [what for what, wanted in made_here.items() if wanted]
     missing += place.unmet(MachineOptions(Path(), Path(), **options))
     return f"the place does not have {', '.join(missing)}" if missing else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pagewright.host.errors import MachineError
 from pagewright.machine.strict import Strict
+from pagewright.machine.tlb import Tlb
 
 # All that QEMU can, and the MIDR of a Neoverse V3 r0p2: features that trust a list of
 # processors are on.
@@ -57,6 +58,7 @@ class MachineOptions:
             (see plugin.py).
         strict: check what TLBs may hold, and report what could go wrong on hardware (see
             strict.py).
+        tlb: count what TLBs miss (see tlb.py), of one CPU, with icount or single_threaded.
         nodes: number of NUMA nodes, among which CPUs and memory are divided evenly.
         firmware: boot through UEFI, as servers do; the kernel then learns what there is from
             ACPI tables, and not from a device tree.
@@ -78,6 +80,7 @@ class MachineOptions:
     single_threaded: bool = False
     count: Path | None = None
     strict: Strict | None = None
+    tlb: Tlb | None = None
     nodes: int = 1
     firmware: bool = False
     virtualization: bool = False
@@ -97,20 +100,27 @@ class MachineOptions:
                 f"{self.smp} CPUs cannot be divided among {self.nodes} nodes",
                 "each node has a CPU: ask for more CPUs, or for fewer nodes",
             )
-        if self.strict and self.smp > 1 and self.in_one_thread():
-            raise MachineError(
-                "a strict machine whose CPUs share a thread has one CPU: QEMU tells the plugin of"
-                " the wrong CPU otherwise",
-                "ask for one CPU, or for neither icount nor single_threaded",
-            )
         if self.accel not in (TCG, KVM):
             raise MachineError(f"there is no accel {self.accel!r}", f"it is {TCG} or {KVM}")
+        if self.tlb and not self.in_one_thread():
+            raise MachineError(
+                "tlb simulates one CPU in one thread", "add icount or single_threaded"
+            )
+        if (self.strict or self.tlb) and self.smp > 1 and self.in_one_thread():
+            raise MachineError(
+                "where CPUs share a thread, QEMU tells the plugin of the wrong CPU",
+                "ask for one CPU; or, if it is strict, for neither icount nor single_threaded",
+            )
+        if self.tlb and (self.count or self.strict):
+            raise MachineError("tlb counts instructions itself, and leaves no room for strict")
         if self.accel != KVM:
             return
         use = f"use the default, accel {TCG}"
         if self.icount or self.count:
             what = "icount" if self.icount else "count"
             raise MachineError(f"{what} counts instructions, which KVM cannot: {use}")
+        if self.tlb:
+            raise MachineError(f"tlb looks at each instruction, which KVM cannot: {use}")
         if self.strict:
             raise MachineError(f"strict looks at each instruction, which KVM cannot: {use}")
         if self.single_threaded:
@@ -142,7 +152,7 @@ def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
     default = MachineOptions(options.kernel, options.rootfs)
     missing = [
         f"{name}={getattr(options, name)}"
-        for name in ("cpu", "icount", "count", "strict", "overlay", "extra_args")
+        for name in ("cpu", "icount", "count", "strict", "tlb", "overlay", "extra_args")
         if getattr(options, name) != getattr(default, name)
     ]
     parameters = check("cat /proc/cmdline").split()

@@ -16,7 +16,10 @@ from pagewright.host.toolchain import HOST_GCC
 from pagewright.host.workspace import Workspace
 
 _SOURCE = Path(__file__).with_name("count.c")
-_CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-shared", "-fPIC")
+_SHARED = Path(__file__).with_name("shared")
+# QEMU exports all its functions, and a plugin's of the same name must be its own.
+_OWN_SYMBOLS = "-Wl,-Bsymbolic"
+_CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-shared", "-fPIC", _OWN_SYMBOLS)
 
 # What the guest maps; a device has at least a page.
 _BYTES = 1 << 20
@@ -48,18 +51,24 @@ def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
     return plugin
 
 
-def arguments(plugin: Path, directory: Path) -> list[str]:
+def shared() -> list[Path]:
+    """Return the sources that plugins have in common, which know QEMU."""
+    return sorted(_SHARED.glob("*.[ch]"))
+
+
+def arguments(plugin: Path, directory: Path, *more: str) -> list[str]:
     """Return QEMU's arguments for a machine that counts.
 
     Args:
         plugin: from `ensure`.
         directory: takes the file with the counts; the machine's own.
+        more: further arguments of the plugin.
     """
     counts = directory / "counts"
     counts.write_bytes(bytes(_BYTES))
     memory = f"memory-backend-file,id=counts,size={_BYTES},share=on,mem-path={counts}"
     return [
-        *("-plugin", f"{plugin},counts={counts}"),
+        *("-plugin", ",".join((str(plugin), f"counts={counts}", *more))),
         *("-object", memory),
         *("-device", "ivshmem-plain,memdev=counts"),
     ]

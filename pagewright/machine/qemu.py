@@ -11,7 +11,7 @@ from labgrid.util.yaml import dump, load
 
 from pagewright.host.errors import MachineError
 from pagewright.host.packages import UEFI
-from pagewright.machine import evidence, plugin, strict
+from pagewright.machine import evidence, plugin, strict, tlb
 from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions, in_bytes
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
@@ -60,6 +60,7 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
         *_execution(options),
         *(plugin.arguments(options.count, directory) if options.count else ()),
         *(strict.arguments(options.strict, logs) if options.strict else ()),
+        *(tlb.arguments(options.tlb, directory) if options.tlb else ()),
         *(("-machine", "virtualization=on") if options.virtualization else ()),
     ]
     overlays = [path for path in (options.modules, options.overlay) if path]
@@ -85,10 +86,10 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
 def _memory(options: MachineOptions) -> list[str]:
     """Return the arguments for memory, and for the nodes that have it and the CPUs.
 
-    Reserving nothing on the host lets a guest be larger than it. The strict machine finds the
-    guest's memory by the kind of its mapping.
+    Reserving nothing on the host lets a guest be larger than it. Plugins that look at the guest's
+    memory find it by the kind of its mapping.
     """
-    kind = f"memory-backend-{'memfd' if options.strict else 'ram'},reserve=off"
+    kind = f"memory-backend-{'memfd' if options.strict or options.tlb else 'ram'},reserve=off"
     if options.nodes == 1:
         size = options.memory
         return ["-object", f"{kind},id=ram,size={size}", "-machine", "memory-backend=ram"]

@@ -150,7 +150,7 @@ def _times(count: int) -> str:
 @cache
 def ensure(space: Workspace) -> Path:
     """Compile the plugin if it is older than its sources, and return it."""
-    return plugin.compiled(space, "strict", sorted(_SOURCES.glob("*.[ch]")))
+    return plugin.compiled(space, "strict", [*sorted(_SOURCES.glob("*.[ch]")), *plugin.shared()])
 
 
 def arguments(strict: Strict, logs: Path) -> list[str]:

@@ -18,7 +18,7 @@ from pagewright.host.progress import Bar
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
 from pagewright.kernel.manifest import Manifest
-from pagewright.machine import plugin
+from pagewright.machine import plugin, tlb
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import lacking, options_for
 from pagewright.machine.machine import Machine
@@ -148,6 +148,7 @@ class Emulator:
         machine = Path(plugin.__file__).parent
         files = [machine / name for name in _MACHINE_FILES]
         files += [self._space.root / name for name in part.options.get("modules_from", ())]
+        files += [*tlb.sources(), tlb.GEOMETRIES] if part.options.get("tlb") else []
         return _digest(options_of(part, side), *map(digest, files))
 
 

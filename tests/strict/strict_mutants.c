@@ -11,6 +11,7 @@
 #include <linux/cpumask.h>
 #include <linux/gfp.h>
 #include <linux/io.h>
+#include <linux/irqflags.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pgtable.h>
@@ -153,11 +154,16 @@ static noinline void global_over_not_global(void)
 /* The TLBI is there, and nothing waits for it. */
 static noinline void made_too_early(void)
 {
+	unsigned long flags;
+
+	/* An interrupt may have a DSB that waits for the TLBI. */
+	local_irq_save(flags);
 	WRITE_ONCE(pages[0], 0);
 	dsb(ishst);
 	tlbi_va("vaale1is", area, 0);
 	WRITE_ONCE(pages[0], page_desc(other));
 	dsb(ish);
+	local_irq_restore(flags);
 }
 
 static noinline void no_barrier_before_tlbi(void)

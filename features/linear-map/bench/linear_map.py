@@ -28,6 +28,7 @@ from typing import Any
 
 from instructions import COUNTER
 from leaves import EARLY_KFENCE
+from workloads import CRYPT, LOAD_UNLOAD, MEMCACHED, MODULE, MODULES, READ
 
 from pagewright.results.experiment import (
     Experiment,
@@ -54,8 +55,6 @@ PAUSED_CPUS = ("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")
 PAUSED_SMP = (4, 64, 160)
 COLUMNS = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
 
-MODULES = "crypto_null dummy veth"
-
 COUNTING: Mapping[str, Any] = {
     "icount": True,
     "smp": 1,
@@ -68,53 +67,6 @@ echo size=SIZE
 echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
 sed -n 's/^\\(MemTotal\\|MemFree\\): *\\([0-9]*\\) kB/\\1=\\2/p' /proc/meminfo
 echo "instructions=$BOOT_INSTRUCTIONS"
-"""
-
-# In each the first run, not counted, brings programs and data into memory.
-CRYPT = """
-set -e
-key=$(printf '%0128d' 0)
-dd if=/dev/zero of=/dev/ram0 bs=1M count=16 2>/dev/null
-echo "0 $(cat /sys/block/ram0/size) crypt aes-xts-plain64 $key 0 /dev/ram0 0" |
-	dmsetup create --noudevrules --noudevsync crypt
-disk=/dev/$(dmsetup info -c --noheadings -o blkdevname crypt)
-test -b $disk
-write() {
-	echo fio --name=write --filename=$disk --rw=randwrite --bs=4k --size=$1 \
-		--direct=1 --ioengine=psync --thread --randrepeat=1
-}
-$(write 64k) >/dev/null
-COUNTER sh -c "$(write SIZEM) >/dev/null"
-dmsetup remove crypt
-"""
-
-READ = """
-set -e
-dd if=/dev/zero of=/var/tmp/file bs=1M count=SIZE 2>/dev/null
-cat /var/tmp/file >/dev/null
-COUNTER dd if=/var/tmp/file of=/dev/null bs=64k 2>/dev/null
-rm /var/tmp/file
-"""
-
-MEMCACHED = """
-set -e
-memcached -u root -l 127.0.0.1 -t 1 -m 64 >/dev/null 2>&1 &
-server=$!
-sleep 1
-load() {
-	echo memcslap --servers=127.0.0.1 --concurrency=1 --execute-number=$2 --test=$1
-}
-$(load set 100) >/dev/null
-COUNTER sh -c "$(load set SIZE) >/dev/null && $(load get SIZE) >/dev/null"
-kill $server
-wait $server || :
-"""
-
-LOAD_UNLOAD = f"modprobe -a {MODULES} && modprobe -r {MODULES}"
-MODULE = f"""
-set -e
-{LOAD_UNLOAD}
-COUNTER sh -c 'for turn in $(seq SIZE); do {LOAD_UNLOAD} || exit; done'
 """
 
 # Programs by the name of their figure: the command, its size when quick, and in full.
@@ -298,7 +250,8 @@ PUBLISHED = (
         "TLB misses of the kernel per 1000 instructions",
         "-28.5 %",
         AMPERE,
-        remark="Not counted: the emulator's TLB is not a processor's.",
+        remark="Not counted here: the emulator's TLB is not a processor's. `pagewright bench "
+        "tlb-reach` simulates TLBs.",
     ),
     Published(
         "fio writes to dm-crypt",

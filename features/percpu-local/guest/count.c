@@ -5,7 +5,9 @@
  *
  *	count COMMAND [ARGUMENT...]
  *
- * prints kernel=N and user=N and exits with the command's status.
+ * prints kernel=N and user=N and exits with the command's status. If the machine
+ * counts other things too (see pagewright/machine/tlb/plugin.c), it prints those
+ * by their names.
  *
  * QEMU counts (see pagewright/machine/count.c): an instruction that does nothing
  * makes it write the counts to memory that the guest sees as a PCI device.
@@ -28,10 +30,20 @@
 #define VENDOR	0x1af4
 #define DEVICE	0x1110
 
+struct named {
+	char name[56];
+	uint64_t value;
+};
+
+/* As large as the device. */
+#define BYTES	(1 << 20)
+
 struct counts {
 	uint64_t kernel;
 	uint64_t user;
 	uint64_t marks;
+	uint64_t nr_named;
+	struct named named[];
 };
 
 static void die(const char *what)
@@ -87,7 +99,7 @@ static volatile const struct counts *map_counts(void)
 	file = open_of(entry->d_name, "resource2", O_RDWR);
 	if (file < 0)
 		die("resource2");
-	counts = mmap(NULL, sizeof(struct counts), PROT_READ, MAP_SHARED, file, 0);
+	counts = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, file, 0);
 	if (counts == MAP_FAILED)
 		die("resource2");
 	close(file);
@@ -95,25 +107,35 @@ static volatile const struct counts *map_counts(void)
 	return counts;
 }
 
-/* Return the counts up to here. */
-static struct counts now(volatile const struct counts *counts)
+/* Memory for a copy, which is there before anything is counted. */
+static struct counts *room_for_counts(void)
+{
+	struct counts *room = malloc(BYTES);
+
+	if (!room)
+		die("memory");
+	return memset(room, 0xff, BYTES);
+}
+
+/* Copy the counts up to here. */
+static void now(volatile const struct counts *counts, struct counts *copy)
 {
 	uint64_t marks = counts->marks;
-	struct counts copy;
 
 	asm volatile("hint #127" : : : "memory");
-	copy = *counts;
-	if (copy.marks != marks + 1) {
+	if (counts->marks != marks + 1) {
 		fprintf(stderr, "count: QEMU runs without the plugin that counts\n");
 		exit(125);
 	}
-	return copy;
+	memcpy(copy, (const void *)counts,
+	       sizeof(*copy) + counts->nr_named * sizeof(*copy->named));
 }
 
 int main(int argc, char *argv[])
 {
+	struct counts *start = room_for_counts(), *end = room_for_counts();
 	volatile const struct counts *counts;
-	struct counts start, end;
+	uint64_t i;
 	int status;
 	pid_t pid;
 
@@ -122,7 +144,7 @@ int main(int argc, char *argv[])
 		return 125;
 	}
 	counts = map_counts();
-	start = now(counts);
+	now(counts, start);
 	pid = fork();
 	if (pid == 0) {
 		execvp(argv[1], argv + 1);
@@ -131,7 +153,10 @@ int main(int argc, char *argv[])
 	}
 	if (pid < 0 || waitpid(pid, &status, 0) != pid)
 		die("count");
-	end = now(counts);
-	printf("kernel=%lu\nuser=%lu\n", end.kernel - start.kernel, end.user - start.user);
+	now(counts, end);
+	printf("kernel=%lu\nuser=%lu\n", end->kernel - start->kernel, end->user - start->user);
+	for (i = 0; i < end->nr_named; i++)
+		printf("%s=%lu\n", end->named[i].name,
+		       end->named[i].value - start->named[i].value);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -15,214 +15,45 @@
  * so again, the count in that line is written anew.  Other lines are facts about
  * the kernel: where it is, and that what follows is about another kernel, which
  * this one has started in its place (kexec).
- *
- * Debian has no package with qemu-plugin.h: what is used of it is declared
- * here, as of version 4 of that interface (QEMU 9.2 and later).
  */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "../shared/qemu.h"
 #include "model.h"
-
-#define API_VERSION	4
-#define REGISTERS	1	/* QEMU_PLUGIN_CB_R_REGS */
-#define LOADS_STORES	3	/* QEMU_PLUGIN_MEM_RW */
-
-struct block;
-struct instruction;
-struct info;
-struct hwaddr;
-struct reg;
-
-/* As glib and QEMU lay them out. */
-struct array {
-	char *data;
-	unsigned int len;
-};
-
-struct bytes {
-	uint8_t *data;
-	unsigned int len;
-};
-
-struct reg_descriptor {
-	struct reg *handle;
-	const char *name;
-	const char *feature;
-};
-
-typedef void (*on_cpu)(u64 id, unsigned int cpu);
-typedef void (*on_block)(u64 id, struct block *block);
-typedef void (*on_execution)(unsigned int cpu, void *data);
-typedef void (*on_memory)(unsigned int cpu, u32 info, u64 va, void *data);
-
-struct bytes *g_byte_array_new(void);
-struct bytes *g_byte_array_set_size(struct bytes *bytes, unsigned int len);
-void qemu_plugin_register_vcpu_init_cb(u64 id, on_cpu callback);
-void qemu_plugin_register_vcpu_tb_trans_cb(u64 id, on_block callback);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *insn,
-					    on_execution callback, int flags,
-					    void *data);
-void qemu_plugin_register_vcpu_mem_cb(struct instruction *insn,
-				      on_memory callback, int flags, int what,
-				      void *data);
-u64 qemu_plugin_tb_vaddr(const struct block *block);
-size_t qemu_plugin_tb_n_insns(const struct block *block);
-struct instruction *qemu_plugin_tb_get_insn(const struct block *block,
-					    size_t index);
-u64 qemu_plugin_insn_vaddr(const struct instruction *insn);
-size_t qemu_plugin_insn_data(const struct instruction *insn, void *target,
-			     size_t size);
-bool qemu_plugin_mem_is_store(u32 info);
-unsigned int qemu_plugin_mem_size_shift(u32 info);
-struct hwaddr *qemu_plugin_get_hwaddr(u32 info, u64 va);
-bool qemu_plugin_hwaddr_is_io(const struct hwaddr *address);
-u64 qemu_plugin_hwaddr_phys_addr(const struct hwaddr *address);
-struct array *qemu_plugin_get_registers(void);
-int qemu_plugin_read_register(struct reg *handle, struct bytes *bytes);
-
-/* What QEMU looks up. */
-int qemu_plugin_version = API_VERSION;
-int qemu_plugin_install(u64 id, const struct info *info, int count,
-			char *arguments[]);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int out = -1, wanted_level = -1;
 static u32 without;
 
-/* Memory */
-
-/* The virt machine's RAM. */
-#define RAM_BASE	0x40000000ULL
-#define MAX_PIECES	16
-
-struct piece {
-	char *host;
-	u64 size, inode;
-};
-
-static struct piece pieces[MAX_PIECES];
-static u32 nr_pieces;
-
-static int by_inode(const void *a, const void *b)
-{
-	const struct piece *one = a, *two = b;
-
-	return one->inode < two->inode ? -1 : one->inode > two->inode;
-}
-
-/* Backends are made in the order in which their memory is laid out. */
-static void find_memory(void)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	char line[512];
-	u64 start, end;
-	u64 inode;
-
-	while (maps && fgets(line, sizeof(line), maps)) {
-		if (!strstr(line, "/memfd:memory-backend-memfd") ||
-		    nr_pieces == MAX_PIECES ||
-		    sscanf(line, "%" PRIx64 "-%" PRIx64 " %*s %*s %*s %" PRIu64,
-			   &start, &end, &inode) != 3)
-			continue;
-		pieces[nr_pieces++] = (struct piece){
-			.host = (char *)start,
-			.size = end - start,
-			.inode = inode,
-		};
-	}
-	if (maps)
-		fclose(maps);
-	qsort(pieces, nr_pieces, sizeof(*pieces), by_inode);
-	if (!nr_pieces)
-		fprintf(stderr, "strict: no memory-backend-memfd\n");
-}
-
 void *model_memory(u64 pa, u64 size)
 {
-	u64 offset = pa - RAM_BASE;
-	u32 i;
-
-	for (i = 0; i < nr_pieces && pa >= RAM_BASE; i++) {
-		if (offset < pieces[i].size)
-			return size <= pieces[i].size - offset ?
-			       pieces[i].host + offset : NULL;
-		offset -= pieces[i].size;
-	}
-	return NULL;
+	return guest_memory(pa, size);
 }
-
-/* Registers */
-
-#define NR_X	31
-
-struct registers {
-	struct reg *x[NR_X];
-	struct reg *cpsr;
-};
 
 static struct registers registers[MAX_CPUS];
-static u64 zeroed_bytes = 64;	/* by DC ZVA */
-
-static u64 read_register(struct reg *handle)
-{
-	static __thread struct bytes *bytes;
-	u64 value = 0;
-	int size;
-
-	if (!handle)
-		return 0;
-	if (!bytes)
-		bytes = g_byte_array_new();
-	g_byte_array_set_size(bytes, 0);
-	size = qemu_plugin_read_register(handle, bytes);
-	if (size > 0)
-		memcpy(&value, bytes->data, size < 8 ? size : 8);
-	return value;
-}
-
-static u64 read_x(unsigned int cpu, u32 number)
-{
-	return number < NR_X ? read_register(registers[cpu].x[number]) : 0;
-}
+static u64 zeroed_bytes;	/* by DC ZVA */
 
 static void cpu_starts(u64 id, unsigned int cpu)
 {
-	struct array *array = qemu_plugin_get_registers();
-	const struct reg_descriptor *all = (void *)array->data;
 	int level = wanted_level;
-	unsigned int i, number;
-	u64 words;
-	char rest;
 
 	(void)id;
 	if (cpu >= MAX_CPUS)
 		return;
-	for (i = 0; i < array->len; i++) {
-		const char *name = all[i].name;
-		struct reg *handle = all[i].handle;
-
-		if (sscanf(name, "x%u%c", &number, &rest) == 1 &&
-		    number < NR_X) {
-			registers[cpu].x[number] = handle;
-		} else if (!strcmp(name, "cpsr")) {
-			registers[cpu].cpsr = handle;
-		} else if (!strcmp(name, "ID_AA64MMFR2_EL1") && level < 0) {
-			level = BITS(read_register(handle), 55, 52);
-		} else if (!strcmp(name, "DCZID_EL0")) {
-			words = BITS(read_register(handle), 3, 0);
-			zeroed_bytes = 4ULL << words;
-		}
-	}
+	find_registers(&registers[cpu]);
 	if (cpu)
 		return;
-	find_memory();
+	if (level < 0)
+		level = BITS(read_register(registers[cpu].mmfr2), 55, 52);
+	zeroed_bytes = zeroed_at_once(&registers[cpu]);
+	if (!find_memory())
+		fprintf(stderr, "strict: no memory-backend-memfd\n");
 	model_start(level, without);
 	dprintf(out, "{\"bbm_level\": %d}\n", level);
 }
@@ -282,11 +113,11 @@ static u64 with_upper_half(u64 address)
 
 static void find_callers(u32 cpu, u64 callers[FRAMES])
 {
-	u64 frame = read_x(cpu, 29), *record;
+	u64 frame = read_x(&registers[cpu], 29), *record;
 	u32 i;
 
 	memset(callers, 0, FRAMES * sizeof(*callers));
-	callers[0] = with_upper_half(read_x(cpu, 30));
+	callers[0] = with_upper_half(read_x(&registers[cpu], 30));
 	for (i = 1; i < FRAMES; i++) {
 		record = kernel_memory(cpu, frame);
 		if (!record || !record[1])
@@ -354,16 +185,10 @@ void model_report(const struct report *report)
 
 /* Instructions */
 
-#define CODE_TTBR1	0xd5182020u	/* MSR, without the register */
-#define CODE_TCR	0xd5182040u
-#define CODE_MAIR	0xd518a200u
-#define CODE_SCTLR	0xd5181000u
-#define CODE_VBAR	0xd518c000u
-#define CODE_HVC	0xd4000002u	/* without a number: calls PSCI */
+/* HVC and SMC without a number, by which PSCI is called. */
+#define CODE_HVC	0xd4000002u
 #define CODE_SMC	0xd4000003u
-#define CODE_DC_ZVA	0xd50b7420u
 #define PSCI_CPU_OFF	0x84000002u
-#define RT(code)	((code) & 31)
 
 /* What an instruction is, and where: made once for each that is translated. */
 struct place_of_code {
@@ -421,7 +246,8 @@ static void executes(unsigned int cpu, void *data)
 		pthread_mutex_unlock(&lock);
 		return;
 	}
-	value = read_x(cpu, calls_firmware(it->code) ? 0 : RT(it->code));
+	value = read_x(&registers[cpu],
+		       calls_firmware(it->code) ? 0 : RT(it->code));
 	pthread_mutex_lock(&lock);
 	if (calls_firmware(it->code)) {
 		if ((u32)value == PSCI_CPU_OFF)
@@ -469,7 +295,7 @@ static void zeroes(unsigned int cpu, void *data)
 
 	if (cpu >= MAX_CPUS)
 		return;
-	va = read_x(cpu, RT(it->code)) & ~(size - 1);
+	va = read_x(&registers[cpu], RT(it->code)) & ~(size - 1);
 	/* Most pages are none: so that is found out without the lock. */
 	if (!walk(model.cpus[cpu].root, va, &desc, &level))
 		return;
@@ -500,7 +326,7 @@ static void accesses(unsigned int cpu, u32 info, u64 va, void *data)
 		address = qemu_plugin_get_hwaddr(info, va);
 		pa = address ? qemu_plugin_hwaddr_phys_addr(address) : 0;
 		if (is_table_page(pa)) {
-			site.caller = read_x(cpu, 30);
+			site.caller = read_x(&registers[cpu], 30);
 			pthread_mutex_lock(&lock);
 			model_store(site, pa, size, (uintptr_t)data & 1);
 			pthread_mutex_unlock(&lock);
@@ -511,12 +337,6 @@ static void accesses(unsigned int cpu, u32 info, u64 va, void *data)
 		model_access(site, va, size, store);
 		pthread_mutex_unlock(&lock);
 	}
-}
-
-/* Loads and stores, all of them, by their place in the encoding of A64. */
-static bool accesses_memory(u32 code)
-{
-	return (code & 0x0a000000) == 0x08000000;
 }
 
 /* Store-exclusives and CAS; and SWP, LDADD and so on. */
@@ -546,11 +366,10 @@ static bool is_special(u32 code)
 static void translated(u64 id, struct block *block)
 {
 	size_t total = qemu_plugin_tb_n_insns(block), i;
-	/* Blocks are translated for one exception level each. */
-	u64 pstate = read_register(registers[0].cpsr);
 
 	(void)id;
-	if (!BITS(pstate, 3, 2))
+	/* Blocks are translated for one exception level each. */
+	if (!exception_level(&registers[0]))
 		return;
 	if (!image_said && qemu_plugin_tb_vaddr(block) > RAM_BASE &&
 	    qemu_plugin_tb_vaddr(block) % IMAGE_ALIGN == 0) {

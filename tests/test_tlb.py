@@ -1,0 +1,654 @@
+"""The machine that counts what TLBs miss: its model, the geometries, and a guest on it."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import random
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pagewright.guest.programs import TESTS
+from pagewright.host import workspace
+from pagewright.host.errors import MachineError
+from pagewright.host.run import run
+from pagewright.host.toolchain import GCC, HOST_GCC, OBJCOPY
+from pagewright.machine import tlb
+from pagewright.machine.options import MachineOptions
+from pagewright.machine.tlb import Geometry, Tlb
+from pagewright.results.experiment import parse_values
+
+SPACE = workspace.find()
+HARNESS = Path(__file__).with_name("tlb") / "harness.c"
+SOURCES = [file for file in tlb.sources() if file.name not in ("plugin.c", "qemu.c", "qemu.h")]
+
+RAM = 0x40000000
+ROOT, LEVEL_1, LEVEL_2 = RAM + 0x10000, RAM + 0x11000, RAM + 0x12000
+# Tables for user addresses, by address space.
+USER_ROOTS = {1: RAM + 0x20000, 2: RAM + 0x24000}
+# So many tables of pages, one after the other.
+LEVEL_3 = RAM + 0x100000
+TABLES = 24
+# What pages map, each at its place in a large memory of which only the tables are there.
+MEMORY = 0x1_0000_0000
+# 48 bits both, pages of 4 KiB, ASID of TTBR1.
+TCR = 16 << 16 | 2 << 30 | 1 << 22 | 16
+# The linear map, and the other half of the kernel's addresses.
+VA = 0xFFFF_0000_0000_0000
+OTHER_VA = 0xFFFF_8000_0000_0000
+USER_VA = 0
+
+PAGE, BLOCK, GIGABYTE = 1 << 12, 1 << 21, 1 << 30
+VALID, TABLE, AF, NOT_GLOBAL, CONTIGUOUS = 1, 2, 1 << 10, 1 << 11, 1 << 52
+
+LINEAR, OTHER, FOR_USER, USER, KERNEL_CODE, USER_CODE = range(6)
+L1, L2, LOADS = range(3)
+
+# Small enough to be filled by hand: pages of these tests do not coalesce unless they say so.
+SMALL = Geometry(
+    "small",
+    l1_data=48,
+    l1_code=16,
+    l1_sizes=PAGE | 16 * PAGE | BLOCK,
+    l2=1280,
+    l2_ways=5,
+    l2_sizes=PAGE | 16 * PAGE | BLOCK | 16 * BLOCK | GIGABYTE,
+    walk=16,
+    coalesced=1,
+)
+
+
+class Model:
+    """The model, with a guest's tables."""
+
+    def __init__(self, library: Path, *geometries: Geometry) -> None:
+        """Map pages: consecutive ones, from the first address of the linear map on."""
+        self._c = ctypes.CDLL(str(library))
+        for name in ("event", "accesses", "unknown", "instructions"):
+            getattr(self._c, f"test_{name}").restype = ctypes.c_uint64
+        for geometry in geometries:
+            assert self._c.tlb_geometry(geometry.line().encode())
+        self.write(ROOT, LEVEL_1 | VALID | TABLE)
+        self.write(ROOT + 256 * 8, LEVEL_1 | VALID | TABLE)
+        self.write(LEVEL_1, LEVEL_2 | VALID | TABLE)
+        for table in range(TABLES):
+            self.write(LEVEL_2 + 8 * table, LEVEL_3 + table * PAGE | VALID | TABLE)
+        for index in range(TABLES * 512):
+            self.page(index)
+        for asid, root in USER_ROOTS.items():
+            for level in range(3):
+                self.write(root + level * PAGE, root + (level + 1) * PAGE | VALID | TABLE)
+            for index in range(512):
+                leaf = MEMORY + (asid << 24) + index * PAGE
+                self.write(root + 3 * PAGE + 8 * index, leaf | VALID | TABLE | AF | NOT_GLOBAL)
+        for cpu in (0, 1):
+            self.start(cpu)
+
+    def start(self, cpu: int, asid: int = 1) -> None:
+        """Let a CPU begin to translate."""
+        self.ttbr1(cpu, asid)
+        self._c.tlb_ttbr0(cpu, ctypes.c_uint64(USER_ROOTS[asid]))
+        self._c.tlb_tcr(cpu, ctypes.c_uint64(TCR))
+
+    def ttbr1(self, cpu: int, asid: int) -> None:
+        """Load the kernel's tables, with the number of an address space."""
+        self._c.tlb_ttbr1(cpu, ctypes.c_uint64(asid << 48 | ROOT))
+
+    def switch(self, asid: int, cpu: int = 0) -> None:
+        """Switch to the address space of another program."""
+        self.ttbr1(cpu, asid)
+        self._c.tlb_ttbr0(cpu, ctypes.c_uint64(USER_ROOTS[asid]))
+
+    def write(self, pa: int, value: int) -> None:
+        """Write to memory."""
+        self._c.test_write(ctypes.c_uint64(pa), ctypes.c_uint64(value))
+
+    def page(self, index: int, more: int = 0, frame: int | None = None) -> None:
+        """Have a page of the linear map mapped."""
+        leaf = MEMORY + (index if frame is None else frame) * PAGE
+        self.write(LEVEL_3 + 8 * index, leaf | VALID | TABLE | AF | more)
+
+    def block(self, index: int, more: int = 0) -> None:
+        """Have a block of 2 MiB mapped in place of pages."""
+        self.write(LEVEL_2 + 8 * index, MEMORY + index * BLOCK | VALID | AF | more)
+
+    def access(self, *addresses: int, cpu: int = 0, kernel: bool = True) -> None:
+        """Load or store data."""
+        for address in addresses:
+            self._c.tlb_data(cpu, ctypes.c_uint64(address), kernel)
+
+    def execute(self, *addresses: int, kernel: bool = True) -> None:
+        """Execute ten instructions at each address."""
+        for address in addresses:
+            self._c.tlb_code(0, ctypes.c_uint64(address), kernel, 10)
+
+    def pages(self, *indices: int, size: int = PAGE, cpu: int = 0) -> None:
+        """Use pages of the linear map, or pieces of another size, in this order."""
+        self.access(*(VA + index * size for index in indices), cpu=cpu)
+
+    def tlbi(self, text: str, operand: int = 0, cpu: int = 0) -> None:
+        """Execute a TLBI."""
+        self._c.tlb_tlbi(cpu, CODES[text], ctypes.c_uint64(operand))
+
+    def count(self, event: int, of: int = LINEAR, cpu: int = 0, geometry: int = 0) -> int:
+        """Return how often something happened."""
+        return self._c.test_event(cpu, geometry, of, event)
+
+    def accesses(self, of: int = LINEAR, cpu: int = 0) -> int:
+        """Return how many accesses there were."""
+        return self._c.test_accesses(cpu, of)
+
+    def instructions(self, user: bool = False) -> int:
+        """Return how many instructions the first CPU has executed."""
+        return self._c.test_instructions(0, user)
+
+    def unknown(self) -> int:
+        """Return how many accesses were not translated."""
+        return self._c.test_unknown(0)
+
+    def misses(self, of: int = LINEAR, cpu: int = 0, geometry: int = 0) -> tuple[int, int]:
+        """Return how often L1 was missed, and L2."""
+        return self.count(L1, of, cpu, geometry), self.count(L2, of, cpu, geometry)
+
+
+def encodings(*texts: str) -> dict[str, int]:
+    """Assemble instructions, with the assembler that knows them."""
+    folder = SPACE.out / "tlb-test"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "instructions.s"
+    source.write_text("".join(f"{text}\n" for text in (".arch armv8.7-a", *texts)))
+    run([GCC, "-c", "-o", folder / "i.o", source])
+    run([OBJCOPY, "-O", "binary", folder / "i.o", folder / "i.bin"])
+    code = (folder / "i.bin").read_bytes()
+    words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
+    return dict(zip(texts, words, strict=True))
+
+
+CODES = encodings(
+    "tlbi vmalle1is",
+    "tlbi vmalle1",
+    "tlbi vaae1is, x0",
+    "tlbi vaale1is, x0",
+    "tlbi vae1is, x0",
+    "tlbi vale1, x0",
+    "tlbi aside1is, x0",
+    "tlbi rvaae1is, x0",
+)
+
+
+def operand(va: int, asid: int = 0) -> int:
+    return va >> 12 & (1 << 44) - 1 | asid << 48
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Path:
+    file = tmp_path_factory.mktemp("tlb") / "model.so"
+    code = [source for source in SOURCES if source.suffix == ".c"]
+    folder = Path(tlb.__file__).with_name("tlb")
+    run([HOST_GCC, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+         "-I", folder, "-o", file, *code, HARNESS])  # fmt: skip
+    return file
+
+
+@pytest.fixture
+def model(library, tmp_path):
+    """Make models; each is a copy of the library, as their state is in there."""
+    numbers = itertools.count()
+
+    def make(*geometries: Geometry) -> Model:
+        copy = shutil.copy(library, tmp_path / f"model{next(numbers)}.so")
+        return Model(copy, *(geometries or [SMALL]))
+
+    return make
+
+
+# --- Misses ---------------------------------------------------------------------
+
+
+def test_as_many_pages_as_l1_has_entries_miss_once(model):
+    it = model()
+    it.pages(*list(range(48)) * 10)
+    assert it.misses() == (48, 48)
+    assert it.accesses() == 480
+
+
+def test_a_page_more_misses_each_time(model):
+    """The least recently used entry makes room, which always is the next one needed."""
+    it = model()
+    it.pages(*list(range(49)) * 10)
+    assert it.misses() == (490, 49)
+
+
+def test_a_page_that_is_used_often_stays(model):
+    it = model()
+    for index in range(1, 1000):
+        it.pages(0, index)
+    assert it.misses() == (1000, 1000)
+
+
+def test_l2_holds_what_l1_does_not(model):
+    it = model()
+    it.pages(*list(range(1280)) * 2)
+    assert it.misses() == (2560, 1280)
+
+
+def test_as_many_pages_of_a_set_as_it_has_ways_miss_l2_once(model):
+    """256 sets: every 256th page is in the same one. L1 is too small for them and 48 others."""
+    it = model()
+    for _ in range(10):
+        it.pages(*(256 * n for n in range(5)))
+        it.pages(*(256 * n + 1 + n % 7 for n in range(5, 35)), *range(10, 30))
+    assert it.count(L2) == 55
+    assert it.count(L1) == 550
+
+
+def test_a_page_more_than_ways_misses_l2_each_time(model):
+    it = model(replace(SMALL, l1_data=1))
+    it.pages(*[256 * n for n in range(6)] * 10)
+    assert it.misses() == (60, 60)
+
+
+def test_all_geometries_see_the_same_accesses(model):
+    it = model(SMALL, replace(SMALL, l1_data=49), replace(SMALL, l1_data=1, l2=5, l2_ways=5))
+    it.pages(*list(range(49)) * 10)
+    assert it.misses(geometry=0) == (490, 49)
+    assert it.misses(geometry=1) == (49, 49)
+    assert it.misses(geometry=2) == (490, 490)
+
+
+def test_each_cpu_has_its_own(model):
+    it = model()
+    it.pages(1, 2, 1, 2)
+    it.pages(1, 2, 3, cpu=1)
+    assert it.misses(cpu=0) == (2, 2)
+    assert it.misses(cpu=1) == (3, 3)
+
+
+def test_accesses_to_recent_pages_are_told_in_the_right_order(model):
+    """With a TLB of one entry beside it, an L1 is told of each access to another page at once."""
+    small = replace(SMALL, l1_data=20, coalesced=4)
+    quick, slow = model(small), model(small, replace(SMALL, l1_data=1))
+    for it in (quick, slow):
+        it.block(3)
+        choose = random.Random(1)
+        for _ in range(20000):
+            # Few pages often, and many seldom; some are in a block.
+            index = choose.choice(
+                [choose.randrange(12), choose.randrange(30), 1500 + choose.randrange(200)]
+            )
+            it.pages(index)
+            it.access(index % 40 * PAGE, kernel=False)
+            if not choose.randrange(50):
+                it.switch(choose.choice([1, 2]))
+            if not choose.randrange(200):
+                it.tlbi("tlbi vaae1is, x0", operand(VA + choose.randrange(30) * PAGE))
+    counts = [
+        [it.count(event, of) for event in (L1, L2, LOADS) for of in range(6)]
+        for it in (quick, slow)
+    ]
+    assert counts[0] == counts[1]
+    assert 1000 < quick.count(L1) < 19000
+
+
+# --- Walks ----------------------------------------------------------------------
+
+
+def test_the_first_walk_loads_a_descriptor_of_each_level(model):
+    it = model()
+    it.pages(0)
+    assert it.count(LOADS) == 4
+
+
+def test_a_walk_begins_at_the_lowest_table_that_is_known(model):
+    it = model()
+    it.pages(0, 1)
+    assert it.count(LOADS) == 4 + 1
+    # The next table of pages is another one, and the table above it is the same.
+    it.pages(512)
+    assert it.count(LOADS) == 4 + 1 + 2
+
+
+def test_a_block_takes_a_load_less(model):
+    it = model()
+    it.block(0)
+    it.pages(0)
+    assert it.count(LOADS) == 3
+
+
+def test_tables_that_are_used_least_are_forgotten(model):
+    """Of four tables of pages and the two above, three entries hold those used last."""
+    it = model(replace(SMALL, walk=3, l1_data=1, l2=5, l2_ways=5))
+    it.pages(0, 512, 1024, 1536)
+    first = it.count(LOADS)
+    assert first == 4 + 2 + 2 + 2
+    it.pages(1)
+    assert it.count(LOADS) == first + 2
+
+
+def test_entries_for_tables_take_room_in_l2_if_they_are_there(model):
+    """Of two entries one is that of the table with which each walk begins."""
+    it = model(replace(SMALL, walk=0, l1_data=1, l2=2, l2_ways=2))
+    it.pages(0, 1, 0, 1)
+    assert it.count(L2) == 4
+    assert it.count(LOADS) == 4 + 1 + 1 + 1
+    apart = model(replace(SMALL, walk=3, l1_data=1, l2=2, l2_ways=2))
+    apart.pages(0, 1, 0, 1)
+    assert apart.count(L2) == 2
+
+
+# --- Sizes ----------------------------------------------------------------------
+
+
+def test_a_block_is_one_entry(model):
+    it = model()
+    it.block(0)
+    it.pages(*range(512))
+    assert it.misses() == (1, 1)
+
+
+def test_a_contiguous_group_is_one_entry(model):
+    it = model()
+    for index in range(16):
+        it.page(index, CONTIGUOUS)
+    it.pages(*range(17))
+    assert it.misses() == (2, 2)
+
+
+def test_a_contiguous_group_of_blocks_is_fractured_in_l1(model):
+    it = model()
+    for index in range(16):
+        it.block(index, CONTIGUOUS)
+    it.pages(*range(16), size=BLOCK)
+    assert it.misses() == (16, 1)
+    it.pages(*range(16), size=BLOCK)
+    assert it.misses() == (16, 1)
+
+
+def test_a_gigabyte_is_fractured_in_l1(model):
+    it = model()
+    it.write(LEVEL_1, MEMORY | VALID | AF)
+    it.pages(0, 1, 511, size=BLOCK)
+    assert it.misses() == (3, 1)
+    assert it.count(LOADS) == 2
+
+
+def test_what_l2_cannot_hold_is_fractured_there(model):
+    it = model(replace(SMALL, l2_sizes=PAGE | BLOCK, l1_sizes=PAGE | BLOCK // 2))
+    for index in range(16):
+        it.block(index, CONTIGUOUS)
+    it.pages(*range(32), size=BLOCK // 2)
+    assert it.misses() == (32, 16)
+
+
+def test_pages_that_follow_each_other_in_memory_share_an_entry_of_l2(model):
+    """In L1 they do not, though it has entries of that size."""
+    it = model(replace(SMALL, coalesced=4, l1_sizes=SMALL.l1_sizes | 4 * PAGE))
+    it.pages(*range(8))
+    assert it.misses() == (8, 2)
+    assert it.count(LOADS) == 4 + 1
+
+
+@pytest.mark.parametrize(
+    ("more", "frames"),
+    [
+        (0, [1, 2, 3, 4]),
+        (0, [0, 1, 3, 2]),
+        (VALID, [0, 1, 2, None]),
+        (NOT_GLOBAL, [0, 1, 2, 3]),
+    ],
+    ids=["misaligned", "out of order", "one missing", "one differs"],
+)
+def test_pages_that_do_not_match_share_none(model, more, frames):
+    it = model(replace(SMALL, coalesced=4))
+    for index, frame in enumerate(frames):
+        it.page(index, more if index == 3 else 0, frame)
+    if None in frames:
+        it.write(LEVEL_3 + 8 * 3, 0)
+    it.pages(0, 1, 2)
+    assert it.misses() == (3, 3)
+
+
+# --- Address spaces -------------------------------------------------------------
+
+
+def test_programs_have_entries_of_their_own(model):
+    it = model()
+    it.access(USER_VA, USER_VA + PAGE, kernel=False)
+    it.switch(2)
+    it.access(USER_VA, USER_VA + PAGE, kernel=False)
+    assert it.misses(USER) == (4, 4)
+    # Nor does one know of the tables of the other.
+    assert it.count(LOADS, USER) == 2 * (4 + 1)
+    it.switch(1)
+    it.access(USER_VA, USER_VA + PAGE, kernel=False)
+    assert it.misses(USER) == (4, 4)
+
+
+def test_entries_of_the_kernel_are_of_all_programs(model):
+    it = model()
+    it.pages(0)
+    it.switch(2)
+    it.pages(0)
+    assert it.misses() == (1, 1)
+
+
+def test_who_accesses_what(model):
+    it = model()
+    it.pages(0)
+    it.access(OTHER_VA)
+    it.access(USER_VA)
+    it.access(USER_VA + PAGE, kernel=False)
+    it.execute(OTHER_VA + PAGE)
+    it.execute(USER_VA, USER_VA, kernel=False)
+    assert [it.accesses(of) for of in range(6)] == [1, 1, 1, 1, 1, 2]
+    # What data has brought to L2 is there for instructions.
+    assert [it.misses(of) for of in range(6)] == [(1, 1)] * 5 + [(1, 0)]
+    assert (it.instructions(), it.instructions(user=True)) == (10, 20)
+
+
+def test_an_address_with_a_tag_is_that_address(model):
+    it = model()
+    it.access(USER_VA, 0x5A << 56 | USER_VA, kernel=False)
+    assert it.misses(USER) == (1, 1)
+
+
+def test_what_is_not_mapped_is_not_counted_as_missed(model):
+    it = model()
+    it.access(VA + (TABLES << 21))
+    assert it.misses() == (0, 0)
+    assert it.unknown() == 1
+
+
+# --- Invalidations --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "again", "loads"),
+    [
+        ("tlbi vmalle1is", 0, 3, 4 + 1 + 1),
+        ("tlbi vmalle1", 0, 3, 4 + 1 + 1),
+        # With the tables above it, and without.
+        ("tlbi vaae1is, x0", operand(VA + PAGE), 1, 4),
+        ("tlbi vaale1is, x0", operand(VA + PAGE), 1, 1),
+        # Global entries are of every address space, and of none.
+        ("tlbi vae1is, x0", operand(VA + PAGE, asid=7), 1, 4),
+        ("tlbi aside1is, x0", 1 << 48, 0, 0),
+        # Two pages, from the first on.
+        ("tlbi rvaae1is, x0", 1 << 46 | (VA >> 12 & (1 << 37) - 1), 2, 4 + 1),
+        ("tlbi vaae1is, x0", operand(VA + 5 * PAGE), 0, 0),
+    ],
+)
+def test_what_is_invalidated_misses_again(model, text, value, again, loads):
+    it = model()
+    it.pages(0, 1, 2)
+    before = it.count(LOADS)
+    it.tlbi(text, value)
+    it.pages(0, 1, 2)
+    assert it.misses() == (3 + again, 3 + again)
+    # An invalidation of an address leaves the tables above others alone, unless they are the same.
+    assert it.count(LOADS) - before == loads
+
+
+def test_only_broadcast_invalidations_reach_other_cpus(model):
+    it = model()
+    it.pages(0, cpu=0)
+    it.pages(0, cpu=1)
+    it.tlbi("tlbi vmalle1")
+    it.pages(0, cpu=1)
+    assert it.misses(cpu=1) == (1, 1)
+    it.tlbi("tlbi vmalle1is")
+    it.pages(0, cpu=1)
+    assert it.misses(cpu=1) == (2, 2)
+
+
+def test_an_address_space_is_invalidated_alone(model):
+    it = model()
+    for asid in (1, 2):
+        it.switch(asid)
+        it.access(USER_VA, kernel=False)
+    it.tlbi("tlbi aside1is, x0", 1 << 48)
+    it.access(USER_VA, kernel=False)
+    assert it.misses(USER) == (2, 2)
+    it.switch(1)
+    it.access(USER_VA, kernel=False)
+    assert it.misses(USER) == (3, 3)
+
+
+def test_an_address_is_invalidated_in_its_address_space(model):
+    it = model()
+    for asid in (1, 2):
+        it.switch(asid)
+        it.access(USER_VA, kernel=False)
+    it.tlbi("tlbi vae1is, x0", operand(USER_VA, asid=1))
+    it.access(USER_VA, kernel=False)
+    assert it.misses(USER) == (2, 2)
+    it.switch(1)
+    it.access(USER_VA, kernel=False)
+    assert it.misses(USER) == (3, 3)
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_pages_that_share_an_entry_are_invalidated_together(model, index):
+    it = model(replace(SMALL, coalesced=4, l1_data=1))
+    it.pages(0, 1, 2, 3)
+    it.tlbi("tlbi vaale1is, x0", operand(VA + index * PAGE))
+    it.pages(0, 1, 2, 3)
+    assert it.count(L2) == 2
+
+
+def test_all_pieces_of_a_leaf_are_invalidated(model):
+    it = model()
+    it.write(LEVEL_1, MEMORY | VALID | AF)
+    it.pages(0, 1, 2, size=BLOCK)
+    it.tlbi("tlbi vaale1is, x0", operand(VA))
+    it.pages(2, 1, 0, size=BLOCK)
+    assert it.misses() == (6, 2)
+
+
+def test_a_contiguous_group_is_invalidated_as_a_whole(model):
+    it = model()
+    for index in range(16):
+        it.page(index, CONTIGUOUS)
+    it.pages(0)
+    it.tlbi("tlbi vaale1is, x0", operand(VA + 9 * PAGE))
+    it.pages(0)
+    assert it.misses() == (2, 2)
+
+
+# --- Geometries -----------------------------------------------------------------
+
+
+def test_geometries_are_well_formed():
+    geometries = {geometry.name: geometry for geometry in tlb.read()}
+    n1 = geometries["neoverse-n1"]
+    assert (n1.l1_data, n1.l2, n1.l2_ways, n1.walk, n1.coalesced) == (48, 1280, 5, 0, 4)
+    assert n1.l1_sizes == PAGE | 4 * PAGE | 16 * PAGE | BLOCK
+    assert len(geometries) <= tlb.MAX_GEOMETRIES
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"l2_ways": 7}, "1280 entries cannot be sets of 7"),
+        ({"coalesced": 3}, "3 pages cannot coalesce"),
+        ({"l1_data": 0}, "must have entries"),
+        ({"name": "two words"}, "no space"),
+        ({"walk": -1}, "walk is -1"),
+    ],
+)
+def test_geometries_that_cannot_be(changes, message):
+    with pytest.raises(MachineError, match=message):
+        replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[x]\nl2 = 4\n", "too much or too little"),
+        (tlb.GEOMETRIES.read_text().replace('"64K"', '"65K"', 1), "'65K' is no size"),
+        (tlb.GEOMETRIES.read_text().replace('"64K"', '"64"', 1), "'64' is no size"),
+    ],
+)
+def test_files_of_geometries_that_cannot_be(tmp_path, text, message):
+    file = tmp_path / "geometries.toml"
+    file.write_text(text)
+    with pytest.raises(MachineError, match=message):
+        tlb.read(file)
+
+
+def test_the_plugin_has_room_for_as_much_as_it_is_given():
+    header = (SPACE.root / "pagewright/machine/tlb/tlb.h").read_text()
+    sizes = dict(re.findall(r"#define\s+(MAX_\w+)\s+(\d+)", header))
+    assert int(sizes["MAX_GEOMETRIES"]) == tlb.MAX_GEOMETRIES
+    assert int(sizes["MAX_NAME"]) == tlb.MAX_NAME + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "in one thread"),
+        ({"icount": True, "smp": 2}, "QEMU tells the plugin of the wrong CPU"),
+        ({"icount": True, "count": Path("x")}, "counts instructions itself"),
+        ({"single_threaded": True, "accel": "kvm"}, "which KVM cannot"),
+    ],
+)
+def test_machines_that_cannot_count_misses(options, message):
+    counted = Tlb(Path("plugin"), [SMALL])
+    with pytest.raises(MachineError, match=message):
+        MachineOptions(Path("k"), Path("r"), tlb=counted, **options)
+    with pytest.raises(MachineError, match="cannot be simulated at once"):
+        Tlb(Path("plugin"), [])
+
+
+# --- A guest --------------------------------------------------------------------
+
+
+@pytest.mark.skipif("config.getoption('lg_env')", reason="counts in QEMU")
+def test_counts_of_a_guest_repeat(machine):
+    """And are of what the command does: reading twice as much misses about twice as often."""
+    guest = machine("base-4k", icount=True, tlb=True)
+    guest.check("dd if=/dev/zero of=/tmp/file bs=1M count=8 2>/dev/null")
+
+    def counts(blocks: int) -> dict[str, int]:
+        read = f"dd if=/tmp/file of=/dev/null bs=64k count={blocks} 2>/dev/null"
+        text = guest.check(f"/{TESTS}/percpu-local/count {read}")
+        return {key: int(value) for key, value in parse_values(text).items()}
+
+    # From the first count on there are TLBs, which the next reading fills.
+    counts(1)
+    counts(128)
+    once, twice, again = counts(64), counts(128), counts(128)
+    # 4 MiB more: each page is missed once, or twice if its first copy is cut short.
+    for key in ("neoverse-n1 linear l1", "cortex-a72 linear l1", "sweep-40-1024 linear l2"):
+        assert 1000 < twice[key] - once[key] < 2500
+        assert again[key] == pytest.approx(twice[key], rel=0.1)
+    # Less fits into less, and pages that share entries take fewer.
+    assert twice["sweep-64-2048 linear l1"] < twice["cortex-a72 linear l1"]
+    assert twice["neoverse-n1 linear l2"] < twice["sweep-40-1024 linear l2"]
+    # Whatever is accessed has a translation, so what the model knows of the tables is right.
+    assert twice["not translated"] == 0
+    assert twice["kernel"] == twice["kernel instructions"]
