@@ -110,10 +110,9 @@ def is_debians(guest):
     return re.fullmatch(DEBIANS_KERNEL, kernel_of(guest))
 
 
-def install(guest, number, what="linux-image-[0-9]*", *options):
+def install(guest, number, what="linux-image-[0-9]*"):
     """Try to install a build's packages; return how apt-get ended."""
-    words = " ".join(options)
-    return guest.run(f"{APT} install {words} {FILES}/{number}/{what}.deb", LONG)
+    return guest.run(f"{APT} install {FILES}/{number}/{what}.deb", LONG)
 
 
 def upgrade(guest):
@@ -251,7 +250,8 @@ def test_an_installation_that_loses_power(packages, debian):
         assert "is lost, as when the power failed" in result.output
         assert entries(guest) == [debians]
         server.bring(guest, FILES)
-        result = install(guest, 1, "linux-image-[0-9]*", "--reinstall")
+        # apt 3.0 ends with an internal error where it should reinstall what is not configured.
+        result = guest.run(f"dpkg --install {FILES}/1/linux-image-[0-9]*.deb", LONG)
         assert result.status == 0, result.output
         assert entries(guest) == [first, debians]
         server.shut_down(guest)
