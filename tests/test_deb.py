@@ -113,6 +113,8 @@ class Machine:
         for program in ("linux-update-symlinks", "linux-check-removal", "depmod"):
             self.program(program)
         self.program("linux-run-hooks")
+        self.image = root / "boot" / f"vmlinuz-{RELEASE.name}"
+        self.image.write_text("kernel")
         self.free(200_000)
 
     def program(self, name: str, then: str = "") -> None:
@@ -181,6 +183,14 @@ def test_a_hook_that_fails_leaves_the_links_alone(server):
     assert result.returncode == 1
     assert "The boot menu is as it was" in result.stderr
     assert not any("symlinks" in call for call in server.calls())
+
+
+def test_a_kernel_that_is_lost_gets_into_no_menu(server):
+    server.image.unlink()
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert "is lost, as when the power failed" in result.stderr
+    assert server.calls() == []
 
 
 def test_removal_leaves_nothing(server):

@@ -40,6 +40,9 @@ def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
     run(command, env=build.environment(space))
     shutil.copyfile(built.out / ".config", target / ".config")
     _resolve_links(target, built.tree)
+    # They are copied with the folders that kbuild's programs are in.
+    for file in list(target.rglob(".gitignore")):
+        file.unlink()
 
 
 def _unpack_library(space: Workspace, folder: Path) -> Path:

@@ -3,6 +3,8 @@
  * A module that DKMS compiles against our headers. It uses per-CPU data and
  * memory of vmalloc(), which features of these kernels map in their own ways.
  */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
 #include <linux/module.h>
 #include <linux/percpu.h>
 #include <linux/vmalloc.h>
