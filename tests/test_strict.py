@@ -15,7 +15,7 @@ from pagewright.cli import main
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError, PagewrightError
 from pagewright.host.run import run
-from pagewright.host.toolchain import GCC, HOST_GCC, OBJCOPY
+from pagewright.host.toolchain import HOST_GCC, encodings
 from pagewright.machine import evidence, strict
 from pagewright.machine.options import UNLISTED_CPU
 from pagewright.machine.strict import RULES, Known, Strict
@@ -42,19 +42,6 @@ VALID, TABLE, READ_ONLY, AF, NOT_GLOBAL = 1, 2, 1 << 7, 1 << 10, 1 << 11
 CONTIGUOUS, PXN, DEVICE = 1 << 52, 1 << 53, 1 << 2
 LEAF = VALID | AF | 3 << 8 | PXN
 A_PAGE = LEAF | TABLE
-
-
-def encodings(*texts: str) -> dict[str, int]:
-    """Assemble instructions, with the assembler that knows them."""
-    folder = SPACE.out / "strict-test"
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "instructions.s"
-    source.write_text("".join(f"{text}\n" for text in (".arch armv8.7-a", *texts)))
-    run([GCC, "-c", "-o", folder / "i.o", source])
-    run([OBJCOPY, "-O", "binary", folder / "i.o", folder / "i.bin"])
-    code = (folder / "i.bin").read_bytes()
-    words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
-    return dict(zip(texts, words, strict=True))
 
 
 CODES = encodings(

@@ -16,7 +16,7 @@ from pagewright.guest.programs import TESTS
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError
 from pagewright.host.run import run
-from pagewright.host.toolchain import GCC, HOST_GCC, OBJCOPY
+from pagewright.host.toolchain import HOST_GCC, encodings
 from pagewright.machine import tlb
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.tlb import Geometry, Tlb
@@ -153,19 +153,6 @@ class Model:
     def misses(self, of: int = LINEAR, cpu: int = 0, geometry: int = 0) -> tuple[int, int]:
         """Return how often L1 was missed, and L2."""
         return self.count(L1, of, cpu, geometry), self.count(L2, of, cpu, geometry)
-
-
-def encodings(*texts: str) -> dict[str, int]:
-    """Assemble instructions, with the assembler that knows them."""
-    folder = SPACE.out / "tlb-test"
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "instructions.s"
-    source.write_text("".join(f"{text}\n" for text in (".arch armv8.7-a", *texts)))
-    run([GCC, "-c", "-o", folder / "i.o", source])
-    run([OBJCOPY, "-O", "binary", folder / "i.o", folder / "i.bin"])
-    code = (folder / "i.bin").read_bytes()
-    words = [int.from_bytes(code[at : at + 4], "little") for at in range(0, len(code), 4)]
-    return dict(zip(texts, words, strict=True))
 
 
 CODES = encodings(

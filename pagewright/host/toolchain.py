@@ -7,6 +7,8 @@ computer's own, elsewhere it is a cross compiler (see packages.py).
 from __future__ import annotations
 
 import re
+import tempfile
+from pathlib import Path
 
 from pagewright.host.run import run
 
@@ -24,3 +26,18 @@ def libc_version() -> str:
     """Return the version of the C library that programs for arm64 are linked with here."""
     command = [GCC, "-E", "-dM", "-include", "features.h", "-xc", "/dev/null"]
     return ".".join(re.findall(r"#define __GLIBC(?:_MINOR)?__ (\d+)", run(command)))
+
+
+def encodings(*texts: str) -> dict[str, int]:
+    """Assemble instructions of arm64, and return the word of each.
+
+    The files are in a folder of their own: the suite's workers do this at the same time.
+    """
+    with tempfile.TemporaryDirectory(prefix="pagewright-") as folder:
+        source, linked, code = (Path(folder) / name for name in ("i.s", "i.o", "i.bin"))
+        source.write_text("".join(f"{text}\n" for text in (".arch armv8.7-a", *texts)))
+        run([GCC, "-c", "-o", linked, source])
+        run([OBJCOPY, "-O", "binary", linked, code])
+        words = code.read_bytes()
+    found = [int.from_bytes(words[at : at + 4], "little") for at in range(0, len(words), 4)]
+    return dict(zip(texts, found, strict=True))
