@@ -224,8 +224,8 @@ PUBLISHED = (
         group_of(FIO, ON_SCATTERED),
         row(USUAL, "l1"),
         side=ALONE.label,
-        remark="Ours is of kernel data. Hardware counted the program's misses too: of ours, what the "
-        "program misses to begin differs by more than what it misses for a block.",
+        remark="Ours is of kernel data. Hardware counted the program's misses too: of ours, what "
+        "the program misses to begin differs by more than what it misses for a block.",
     ),
     Published(
         "memcached: TLB misses of the kernel per 1000 instructions",
