@@ -28,7 +28,17 @@ TOOLS = SPACE.root / "tools"
 # Commands of tools/pagewright that the workbench does not have; both have a map.
 ON_SERVERS = ("status", "watch", "check", "advise", "export")
 # What goes to pytest.
-PYTEST_OPTIONS = ("-k", "-m", "-n", "-x", "-v", "--build", "--lg-env", "--junit-xml")
+PYTEST_OPTIONS = (
+    "-k",
+    "-m",
+    "-n",
+    "-x",
+    "-v",
+    "--build",
+    "--lg-env",
+    "--junit-xml",
+    "--strict-machines",
+)
 
 main.add_commands_of_features()
 COMMANDS = typer.main.get_command(main.app)

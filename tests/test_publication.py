@@ -58,7 +58,20 @@ PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
         REMAP,
         (r"smp_wmb\(\)", r"__set_pte_nosync\(", r"flush_tlb_kernel_range\("),
     ),
+    ("vmemmap_change.c", "fill_table"): (UNKNOWN, ()),
     ("vmemmap_change.c", "prepare_split"): (UNKNOWN, ()),
+    # No other CPU runs; those that start later find all of it, and nobody looks meanwhile.
+    ("vmemmap_change.c", "vmemmap_share_at_boot"): (
+        TREE,
+        (
+            r"fill_table\(",
+            r"set_pmd\(",
+            r"__pte\(0\)",
+            r"flush_tlb_all\(\)",
+            r"pmd_populate_kernel\(",
+            r"shared\);\s*\}\s*dsb\(ishst\)",
+        ),
+    ),
     ("vmemmap_change.c", "install_splits"): (
         SPLIT,
         (r"dsb\(ishst\)", r"set_pmd\(", r"flush_tlb_all\(\)"),

@@ -14,6 +14,7 @@ from labgrid.util.yaml import load
 from pagewright.host.errors import MachineError
 from pagewright.machine.options import MachineOptions, unmet
 from pagewright.machine.qemu import describe
+from pagewright.machine.strict import Strict
 
 
 @pytest.fixture
@@ -85,6 +86,15 @@ def test_last_version_of_the_interrupt_controller_counts():
 def test_kvm_refuses_what_only_an_emulator_can(images, options, message):
     with pytest.raises(MachineError, match=message):
         MachineOptions(**images, accel="kvm", **options)
+
+
+@pytest.mark.parametrize("thread", ["icount", "single_threaded"])
+def test_a_strict_machine_of_one_thread_has_one_cpu(images, thread):
+    strict = Strict(Path("plugin"))
+    MachineOptions(**images, strict=strict, **{thread: True})
+    MachineOptions(**images, strict=strict, smp=2)
+    with pytest.raises(MachineError, match="QEMU tells the plugin of the wrong CPU"):
+        MachineOptions(**images, strict=strict, smp=2, **{thread: True})
 
 
 def test_unknown_accel_lists_what_there_is(images):

@@ -535,6 +535,37 @@ def test_each_cpu_may_invalidate_its_own_tlb(model):
     assert m.rules() == []
 
 
+def test_a_cpu_that_is_off_holds_nothing(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.test_power_off(1)
+    m.set(3, 0, 0)
+    m.do("dsb nshst")
+    m.do("tlbi vmalle1")
+    m.do("dsb nsh")
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+    # Back again, it has to be reached.
+    m.root(1)
+    m.set(3, 0, 0)
+    m.do("dsb nshst")
+    m.do("tlbi vmalle1")
+    m.do("dsb nsh")
+    m.set(3, 0, PAGE | A_PAGE)
+    assert m.rules() == ["scope"]
+
+
+def test_tables_that_only_a_cpu_led_to_that_is_off_are_memory(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.root(0, ROOT + 0x100000)
+    m.do("tlbi vmalle1")
+    m.do("dsb nsh")
+    m.test_power_off(1)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+
+
 def test_entries_that_are_not_global_need_all_address_spaces(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE | NOT_GLOBAL)
@@ -853,6 +884,18 @@ def test_addresses_become_names(reports):
     assert "0xffff800081000000" in text
 
 
+def test_each_kernel_has_been_moved_by_its_own(reports):
+    """One that was started by another (kexec) is elsewhere."""
+    by = 0x100_0000
+    other = [{"kernel": 1}, {"image": IMAGE + by}, {"vectors": 0xFFFF_8000_8001_0000 + by}]
+    report = {**REPORT, "pc": 0xFFFF_8000_8002_0020 + by, "writer": IMAGE + by + 0x21008}
+    first, second = strict.read(
+        reports(REPORT, *other, report), Strict(Path("plugin"), Path("vmlinux"))
+    )
+    assert (first.place[0], first.writer) == ("set_it+0x10", ("caller+0x4",))
+    assert (second.place[0], second.writer) == ("set_it+0x20", ("caller+0x8",))
+
+
 def test_source_lines_where_the_kernel_has_them(reports, monkeypatch):
     monkeypatch.setattr(strict, "run", lambda command: "mm/some.c:42\n")
     (found,) = strict.read(reports(REPORT), Strict(Path("plugin"), Path("vmlinux")))
@@ -896,8 +939,9 @@ def test_names_of_rules_are_those_of_the_plugin():
 
 def test_what_is_explained_is_well_formed():
     assert {entry.rule for entry in KNOWN} <= set(RULES)
-    # The features have nothing to be explained.
-    assert {entry.build for entry in KNOWN} == {"base-4k"}
+    # Of the features, one thing is to be explained.
+    builds = [entry.build for entry in KNOWN if entry.build != "base-4k"]
+    assert builds == ["patched-4k"]
 
 
 @pytest.mark.parametrize(
@@ -923,18 +967,27 @@ modprobe crypto_null && modprobe -r crypto_null
 """
 
 KPTI_CPU = "cortex-a76"
+# The linear map goes back to pages.
+UNEQUAL = "arm64.linear_map=live arm64.nobbml2_cpus=1"
 
 
 @pytest.mark.full
 def test_base_kernel_has_what_is_explained_and_no_more(machine):
     """With and without BBM level 2, and where the kernel is not mapped for programs."""
     seen = set()
-    for cpu in (None, KPTI_CPU):
-        guest = machine("base-4k", smp=2, cpu=cpu, strict=True)
+    for cpu, append in ((None, ""), (KPTI_CPU, ""), (None, "kpti=on nokaslr")):
+        guest = machine("base-4k", smp=2, cpu=cpu, append=append, strict=True)
         guest.check(PAGE_TABLES_AT_WORK, timeout=900)
         assert guest.violations() == []
         seen |= explanations(guest)
     assert seen == {entry for entry in KNOWN if entry.build == "base-4k"}
+
+
+@pytest.mark.full
+def test_unequal_cpus_have_what_is_explained(machine):
+    guest = machine("patched-4k", smp=2, append=UNEQUAL, strict=True)
+    assert guest.violations() == []
+    assert {entry for entry in KNOWN if entry.build == "patched-4k"} <= explanations(guest)
 
 
 def explanations(guest) -> set[Known]:

@@ -611,6 +611,7 @@ def test_the_plugin_has_room_for_as_much_as_it_is_given():
     ("options", "message"),
     [
         ({}, "in one thread"),
+        ({"icount": True, "smp": 2}, "QEMU tells the plugin of the wrong CPU"),
         ({"icount": True, "count": Path("x")}, "counts instructions itself"),
         ({"single_threaded": True, "accel": "kvm"}, "which KVM cannot"),
     ],

@@ -14,7 +14,7 @@ from pagewright.host import workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
+from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
 
@@ -144,6 +144,47 @@ def test_pages_of_the_boot_command_line(machine, mode):
     for size in (LARGE, GIANT):
         assert resize(place, size, 0) == 0
     assert_nothing_left(place)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_reserved_pages_are_optimized_before_other_cpus_run(machine, mode):
+    """They change no live entry, on any CPU and in any order of parameters."""
+    pages = "hugepagesz=1G hugepages=3 hugepagesz=32M hugepages=8"
+    place = machine(memory="8G", smp=2, cpu=LEVEL_0_CPU, append=f"{pages} {on(mode)}")
+    assert saved(place) == 3 * GIANT.freed(mode) + 8 * CONTIGUOUS.freed(mode)
+    assert [read(place, f"{HVO}/{file}") for file in ("entries_changed", "pauses")] == [0, 0]
+    # Who looks at struct pages finds tails.
+    assert nr_tails(place) == 3 * (GIANT.kib // 4 - 1) + 8 * (CONTIGUOUS.kib // 4 - 1)
+    demote(place, GIANT, LARGE, 1)
+    for size in (LARGE, CONTIGUOUS, GIANT):
+        assert resize(place, size, 0) == 0
+    assert_nothing_left(place)
+    # Made again, they are as any other.
+    assert resize(place, GIANT, 3) == 3
+    assert saved(place) == 3 * GIANT.freed(mode)
+    assert resize(place, GIANT, 0) == 0
+    assert_nothing_left(place)
+
+
+def nr_tails(place: Machine) -> int:
+    """Count tails of hugetlb pages: the third byte of their 64 flags has those two alone."""
+    program = """import os
+flags = iter(lambda: os.read(0, 1 << 20), b"")
+print(sum(some[2::8].count(3) for some in flags))"""
+    return int(place.check(f"python3 -c '{program}' </proc/kpageflags"))
+
+
+@pytest.mark.full
+def test_reserved_pages_make_room_for_others(machine):
+    """Their vmemmap is given back in pieces that are large enough for more of them."""
+    numbers = {}
+    for switch in ("off", "on"):
+        append = f"hugepagesz=1G hugepages=192 hugetlb_free_vmemmap={switch}"
+        place = machine(memory="192G", cpu=LEVEL_0_CPU, append=append)
+        numbers[switch] = read(place, f"{GIANT.pool}/nr_hugepages")
+        assert place.warnings() == ""
+    # Of 3 GiB of struct pages, some are not of hugepages, and some lie across the end of one.
+    assert numbers["on"] > numbers["off"]
 
 
 @pytest.mark.parametrize("mode", MODES)

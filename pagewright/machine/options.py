@@ -58,7 +58,7 @@ class MachineOptions:
             (see plugin.py).
         strict: check what TLBs may hold, and report what could go wrong on hardware (see
             strict.py).
-        tlb: count what TLBs miss (see tlb.py); with icount or single_threaded alone.
+        tlb: count what TLBs miss (see tlb.py), of one CPU, with icount or single_threaded.
         nodes: number of NUMA nodes, among which CPUs and memory are divided evenly.
         firmware: boot through UEFI, as servers do; the kernel then learns what there is from
             ACPI tables, and not from a device tree.
@@ -90,7 +90,7 @@ class MachineOptions:
     accel: str = TCG
 
     def __post_init__(self) -> None:
-        """Refuse what KVM cannot do, and nodes without a CPU.
+        """Refuse what KVM and QEMU's plugins cannot do, and nodes without a CPU.
 
         Raises:
             MachineError: the options contradict each other.
@@ -102,9 +102,14 @@ class MachineOptions:
             )
         if self.accel not in (TCG, KVM):
             raise MachineError(f"there is no accel {self.accel!r}", f"it is {TCG} or {KVM}")
-        if self.tlb and not (self.icount or self.single_threaded):
+        if self.tlb and not self.in_one_thread():
             raise MachineError(
-                "tlb simulates all CPUs in one thread", "add icount or single_threaded"
+                "tlb simulates one CPU in one thread", "add icount or single_threaded"
+            )
+        if (self.strict or self.tlb) and self.smp > 1 and self.in_one_thread():
+            raise MachineError(
+                "where CPUs share a thread, QEMU tells the plugin of the wrong CPU",
+                "ask for one CPU; or, if it is strict, for neither icount nor single_threaded",
             )
         if self.tlb and (self.count or self.strict):
             raise MachineError("tlb counts instructions itself, and leaves no room for strict")
@@ -126,6 +131,10 @@ class MachineOptions:
             )
         if self.cpu not in (None, HOST_CPU):
             raise MachineError(f"KVM runs the computer's own CPU and not cpu {self.cpu}: {use}")
+
+    def in_one_thread(self) -> bool:
+        """Tell whether QEMU runs all CPUs in one thread, one after the other."""
+        return self.icount or self.single_threaded
 
 
 def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:

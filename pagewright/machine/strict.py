@@ -272,15 +272,29 @@ def read_all(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
     """Read a file of reports: as `read`, but those that are explained, too."""
     if not file.is_file():
         raise MachineError(f"the strict machine has left no reports in {file}")
-    entries = list(_entries(file))
-    facts = {
-        name: value for entry in entries if "rule" not in entry for name, value in entry.items()
-    }
-    reports = [entry for entry in entries if "rule" in entry]
-    resolver = _Resolver(strict, facts, parse_symbols(modules))
-    if strict.vmlinux and reports:
-        resolver.find_lines(strict.vmlinux, (entry["pc"] for entry in reports))
-    return [_violation(entry, resolver) for entry in reports]
+    symbols = parse_symbols(modules)
+    found: list[Violation] = []
+    for entries in _by_kernel(_entries(file)):
+        facts = {
+            name: value for entry in entries if "rule" not in entry for name, value in entry.items()
+        }
+        reports = [entry for entry in entries if "rule" in entry]
+        resolver = _Resolver(strict, facts, symbols)
+        if strict.vmlinux and reports:
+            resolver.find_lines(strict.vmlinux, (entry["pc"] for entry in reports))
+        found += [_violation(entry, resolver) for entry in reports]
+    return found
+
+
+def _by_kernel(entries: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Divide entries into those of each kernel: one may have started another in its place."""
+    of_one: list[dict[str, Any]] = []
+    for entry in entries:
+        if "kernel" in entry:
+            yield of_one
+            of_one = []
+        of_one.append(entry)
+    yield of_one
 
 
 def _entries(file: Path) -> Iterator[dict[str, Any]]:

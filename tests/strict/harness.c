@@ -37,6 +37,7 @@ void test_write(u32 cpu, u64 pa, u64 value, bool atomic);
 void test_tlbi(u32 cpu, u32 code, u64 operand);
 void test_dsb(u32 cpu, u32 code);
 void test_root(u32 cpu, u64 ttbr);
+void test_power_off(u32 cpu);
 void test_access(u32 cpu, u64 va, bool write);
 u32 test_records(void);
 
@@ -85,6 +86,11 @@ void test_dsb(u32 cpu, u32 code)
 void test_root(u32 cpu, u64 ttbr)
 {
 	model_root(at(cpu), ttbr);
+}
+
+void test_power_off(u32 cpu)
+{
+	model_power_off(at(cpu));
 }
 
 void test_access(u32 cpu, u64 va, bool write)

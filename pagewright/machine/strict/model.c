@@ -77,6 +77,18 @@ void model_off(struct site site)
 	leave_root(site.cpu);
 }
 
+/*
+ * A CPU asks its firmware to switch it off.  It uses no translation any more, and
+ * when it is switched on again its TLB has to be invalidated before it is used,
+ * whatever it then holds.
+ */
+void model_power_off(struct site site)
+{
+	model.now++;
+	leave_root(site.cpu);
+	forget_tlb(site.cpu);
+}
+
 /* Look at two roots, unless that was done and nothing has changed since. */
 static void compare_roots(struct site site, int a, int b, enum rule rule)
 {

@@ -146,6 +146,7 @@ void model_tcr(u64 tcr);
 void model_mair(u64 mair);
 void model_root(struct site site, u64 ttbr);
 void model_off(struct site site);
+void model_power_off(struct site site);
 void model_store(struct site site, u64 pa, u64 size, bool atomic);
 void model_tlbi(struct site site, u32 code, u64 operand);
 void model_dsb(struct site site, u32 code);
@@ -171,6 +172,7 @@ struct record *record_next(const struct record *record);
 struct record *record_any(u32 *position);
 void record_invalidate(struct site site, const struct tlbi *tlbi);
 void complete(u32 cpu, bool inner);
+void forget_tlb(u32 cpu);
 bool address_has_records(u64 va);
 u64 granule(int level);
 

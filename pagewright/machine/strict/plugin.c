@@ -12,7 +12,9 @@
  * FEAT_BBM that the CPU's ID register says.  without=BITS leaves rules out.
  *
  * The file has a line of JSON for each place that breaks a rule.  When it does
- * so again, the count in that line is written anew.
+ * so again, the count in that line is written anew.  Other lines are facts about
+ * the kernel: where it is, and that what follows is about another kernel, which
+ * this one has started in its place (kexec).
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -183,17 +185,57 @@ void model_report(const struct report *report)
 
 /* Instructions */
 
+/* HVC and SMC without a number, by which PSCI is called. */
+#define CODE_HVC	0xd4000002u
+#define CODE_SMC	0xd4000003u
+#define PSCI_CPU_OFF	0x84000002u
+
 /* What an instruction is, and where: made once for each that is translated. */
 struct place_of_code {
 	u64 pc;
 	u32 code;
 };
 
+/* Which facts about the kernel that runs now have been written. */
+static bool image_said, vectors_said;
+
+static void say(const char *what, u64 value)
+{
+	lseek(out, 0, SEEK_END);
+	dprintf(out, "{\"%s\": %" PRIu64 "}\n", what, value);
+}
+
+/* Is there a CPU with translation on?  If not, a kernel is about to start another. */
+static bool kernel_runs(void)
+{
+	u32 i;
+
+	for (i = 0; i < MAX_CPUS; i++)
+		if (model.cpus[i].root >= 0)
+			return true;
+	return false;
+}
+
+/* What was said and what was reported so far is about a kernel that has ended. */
+static void another_kernel(void)
+{
+	static u64 nr;
+
+	say("kernel", ++nr);
+	image_said = false;
+	vectors_said = false;
+	nr_places = 0;
+}
+
+static bool calls_firmware(u32 code)
+{
+	return code == CODE_HVC || code == CODE_SMC;
+}
+
 static void executes(unsigned int cpu, void *data)
 {
 	const struct place_of_code *it = data;
 	struct site site = { .cpu = cpu, .pc = it->pc };
-	static bool said;
 	u64 value;
 
 	if (cpu >= MAX_CPUS)
@@ -204,9 +246,13 @@ static void executes(unsigned int cpu, void *data)
 		pthread_mutex_unlock(&lock);
 		return;
 	}
-	value = read_x(&registers[cpu], RT(it->code));
+	value = read_x(&registers[cpu],
+		       calls_firmware(it->code) ? 0 : RT(it->code));
 	pthread_mutex_lock(&lock);
-	if (is_tlbi(it->code)) {
+	if (calls_firmware(it->code)) {
+		if ((u32)value == PSCI_CPU_OFF)
+			model_power_off(site);
+	} else if (is_tlbi(it->code)) {
 		model_tlbi(site, it->code, value);
 	} else {
 		switch (it->code & ~31u) {
@@ -222,12 +268,13 @@ static void executes(unsigned int cpu, void *data)
 		case CODE_SCTLR:
 			if (!(value & 1))
 				model_off(site);
+			if (!(value & 1) && !kernel_runs() && vectors_said)
+				another_kernel();
 			break;
 		case CODE_VBAR:
-			if (!said && value >> 63) {
-				dprintf(out, "{\"vectors\": %" PRIu64 "}\n",
-					value);
-				said = true;
+			if (!vectors_said && value >> 63) {
+				say("vectors", value);
+				vectors_said = true;
 			}
 			break;
 		}
@@ -312,24 +359,22 @@ static bool is_special(u32 code)
 	case CODE_VBAR:
 		return true;
 	default:
-		return is_tlbi(code) || is_dsb(code);
+		return is_tlbi(code) || is_dsb(code) || calls_firmware(code);
 	}
 }
 
 static void translated(u64 id, struct block *block)
 {
 	size_t total = qemu_plugin_tb_n_insns(block), i;
-	static bool image_found;
 
 	(void)id;
 	/* Blocks are translated for one exception level each. */
 	if (!exception_level(&registers[0]))
 		return;
-	if (!image_found && qemu_plugin_tb_vaddr(block) > RAM_BASE &&
+	if (!image_said && qemu_plugin_tb_vaddr(block) > RAM_BASE &&
 	    qemu_plugin_tb_vaddr(block) % IMAGE_ALIGN == 0) {
-		image_found = true;
-		dprintf(out, "{\"image\": %" PRIu64 "}\n",
-			qemu_plugin_tb_vaddr(block));
+		image_said = true;
+		say("image", qemu_plugin_tb_vaddr(block));
 	}
 	for (i = 0; i < total; i++) {
 		struct instruction *insn = qemu_plugin_tb_get_insn(block, i);

@@ -326,6 +326,31 @@ void record_invalidate(struct site site, const struct tlbi *tlbi)
 	}
 }
 
+/* TLBs of these CPUs hold nothing more of a root. */
+static void drop_root(int number, u64 cpus)
+{
+	struct root *root = &model.roots[number];
+
+	root->stale &= ~cpus;
+	if (root->stale || root->loaded)
+		return;
+	if (root->pa)
+		unmount_root(number);
+	root->pa = 0;
+}
+
+/* TLBs of these CPUs no longer hold a descriptor.  Return whether none does. */
+static bool drop_record(u32 index, u64 cpus)
+{
+	struct record *record = &records[index];
+
+	record->cpus &= ~cpus;
+	if (record->cpus)
+		return false;
+	kill_record(index);
+	return true;
+}
+
 /* A CPU has waited for its invalidations: those of others' TLBs if @inner. */
 void complete(u32 cpu, bool inner)
 {
@@ -341,21 +366,27 @@ void complete(u32 cpu, bool inner)
 			continue;
 		}
 		if (done.root >= 0) {
-			struct root *root = &model.roots[done.root];
-
-			root->stale &= ~done.cpus;
-			if (!root->stale && !root->loaded && root->pa)
-				unmount_root(done.root);
-			if (!root->stale && !root->loaded)
-				root->pa = 0;
+			drop_root(done.root, done.cpus);
 			continue;
 		}
 		if (!record->in_use || record->generation != done.generation)
 			continue;
 		record->tried &= ~TRIED_NOT_WAITED;
-		record->cpus &= ~done.cpus;
-		if (!record->cpus)
-			kill_record(done.record);
+		drop_record(done.record, done.cpus);
 	}
 	from->nr_issued = kept;
+}
+
+/* A CPU has lost what its TLB held. */
+void forget_tlb(u32 cpu)
+{
+	u32 position = 0;
+	int i;
+
+	/* What is dropped has its position taken by another one. */
+	while (position < model.nr_records)
+		position += !drop_record(used[position], BIT(cpu));
+	for (i = 0; i < MAX_ROOTS; i++)
+		if (model.roots[i].stale & BIT(cpu))
+			drop_root(i, BIT(cpu));
 }

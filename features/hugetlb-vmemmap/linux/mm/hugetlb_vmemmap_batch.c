@@ -36,8 +36,10 @@
 
 #include <linux/atomic.h>
 #include <linux/bootmem_info.h>
+#include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
+#include <linux/kstrtox.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
@@ -757,7 +759,99 @@ int hugetlb_vmemmap_sysctl(const struct ctl_table *table, int write, void *buffe
 	return 0;
 }
 
-/* Hugetlb pages of the command line are made by a subsys_initcall(). */
+/* Hugetlb pages of the command line */
+
+/*
+ * Pages that are too large for the page allocator are reserved while the command line is
+ * parsed. There is memory in large pieces then, and one CPU that does nothing else: so what
+ * is saved of a page can become a part of the next one, and no live entry is changed. Their
+ * folios are made later, by a subsys_initcall().
+ *
+ * hugetlb_free_vmemmap= has to be known before hugepages=, wherever it stands.
+ */
+static int __init parse_enabled_early(char *arg)
+{
+	bool enabled;
+
+	/* What is wrong with it is said when all parameters are parsed. */
+	if (!kstrtobool(arg ?: "y", &enabled))
+		vmemmap_optimize_enabled = enabled;
+
+	return 0;
+}
+early_param("hugetlb_free_vmemmap", parse_enabled_early);
+
+static void __init share_reserved(const struct huge_bootmem_page *reserved, int nid)
+{
+	unsigned long start = (unsigned long)virt_to_page(reserved);
+	unsigned long end = start + hugetlb_vmemmap_size(reserved->hstate);
+
+	/* If there is no memory for it now, there may be when folios are made. */
+	if (hugetlb_vmemmap_optimizable(reserved->hstate) && !vmemmap_is_shared(start, end))
+		vmemmap_share_at_boot(start, end, nid);
+}
+
+/**
+ * alloc_bootmem_huge_page() - reserve a hugetlb page from memblock
+ * @h: its size
+ * @nid: its node, or NUMA_NO_NODE if that is no matter
+ *
+ * Context: the boot CPU, while the command line is parsed.
+ * Return: 1, or 0 if there is no memory.
+ */
+int __init alloc_bootmem_huge_page(struct hstate *h, int nid)
+{
+	struct huge_bootmem_page *reserved;
+	int node;
+
+	if (!__alloc_bootmem_huge_page(h, nid))
+		return 0;
+	if (!vmemmap_optimize_enabled)
+		return 1;
+	/* It is the first on the list of its node, whichever that is. */
+	for_each_online_node(node) {
+		reserved = list_first_entry_or_null(&huge_boot_pages[node],
+						    struct huge_bootmem_page, list);
+		if (reserved)
+			share_reserved(reserved, node);
+	}
+
+	return 1;
+}
+
+/**
+ * hugetlb_vmemmap_adopt_folios() - complete folios of pages that were reserved at boot
+ * @h: their hstate
+ * @folio_list: the folios, frozen, of which the head's page of struct pages is written
+ *
+ * Those that share a page of tails since boot have it written, and are optimized folios.
+ *
+ * Context: process context, may sleep; nobody looks at tails yet.
+ */
+void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_head *folio_list)
+{
+	unsigned long kept = (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
+	struct folio *folio;
+
+	if (!hugetlb_vmemmap_optimizable(h))
+		return;
+	list_for_each_entry(folio, folio_list, lru) {
+		unsigned long start = vmemmap_start(folio);
+		struct page *page;
+
+		if (!vmemmap_is_shared(start, vmemmap_end(h, folio)))
+			continue;
+		/* It may have been switched off since then. */
+		expect_fake_heads();
+		page = pte_page(ptep_get(next_entry(start + kept, NULL)));
+		if (!keeps_head_only())
+			write_tails(page_to_virt(page), NULL, folio);
+		folio_set_hugetlb_vmemmap_optimized(folio);
+		atomic_long_add(nr_shared(h, folio), &pages_saved);
+	}
+}
+
+/* That is before the folios of the command line are made. */
 static int __init hvo_init_early(void)
 {
 	if (vmemmap_optimize_enabled)

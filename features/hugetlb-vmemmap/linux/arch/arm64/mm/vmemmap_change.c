@@ -29,11 +29,13 @@
 #include <linux/init.h>
 #include <linux/kobject.h>
 #include <linux/kprobes.h>
+#include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/pgtable.h>
 #include <linux/string.h>
 #include <linux/sysfs.h>
+#include <linux/vmstat.h>
 
 #include <asm/barrier.h>
 #include <asm/bbml2.h>
@@ -42,8 +44,8 @@
 #include <asm/tlbflush.h>
 #include <asm/vmemmap_change.h>
 
-/* Chosen once, see vmemmap_choose_change_mode(). */
-enum vmemmap_change_mode vmemmap_change_mode __ro_after_init;
+/* As the command line says, from the time at which that is parsed. */
+enum vmemmap_change_mode vmemmap_change_mode __ro_after_init = VMEMMAP_CHANGE_SEAMLESS;
 static const char *reason __ro_after_init = "not chosen yet";
 
 /* What pauses took; changes from several tasks may be added at a time, by cpu-pause. */
@@ -302,22 +304,27 @@ static bool is_prepared(const pmd_t *pmdp)
 	return false;
 }
 
+/* Have a table translate all that a block does; it is not in place yet. */
+static void fill_table(pte_t *table, pmd_t block)
+{
+	pgprot_t prot = __pgprot((pgprot_val(pte_pgprot(pmd_pte(block))) & ~PTE_TYPE_MASK) |
+				 PTE_TYPE_PAGE);
+	unsigned int i;
+
+	for (i = 0; i < PTRS_PER_PTE; i++)
+		WRITE_ONCE(table[i], pfn_pte(pmd_pfn(block) + i, prot));
+}
+
 /* Prepare the split of a block. */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {
-	pmd_t pmd = READ_ONCE(*pmdp);
-	pgprot_t prot = __pgprot((pgprot_val(pte_pgprot(pmd_pte(pmd))) & ~PTE_TYPE_MASK) |
-				 PTE_TYPE_PAGE);
 	pte_t *table = pte_alloc_one_kernel(&init_mm);
 	pmd_t entry = __pmd(0);
-	unsigned int i;
 
 	if (!table)
 		return -ENOMEM;
 
-	for (i = 0; i < PTRS_PER_PTE; i++)
-		WRITE_ONCE(table[i], pfn_pte(pmd_pfn(pmd) + i, prot));
-
+	fill_table(table, READ_ONCE(*pmdp));
 	/* Not into split->table: that is no table, and may hold the entry of an earlier split. */
 	pmd_populate_kernel(&init_mm, &entry, table);
 	split->pmd = pmdp;
@@ -419,44 +426,171 @@ bool vmemmap_split_pauses(unsigned long start, unsigned long end)
 	return false;
 }
 
+/* Hugetlb pages that are reserved at boot */
+
+/* The page frame that an address of the vmemmap is mapped to. */
+static unsigned long __init pfn_of(unsigned long addr)
+{
+	pmd_t *pmdp = pmd_off_k(addr), pmd = READ_ONCE(*pmdp);
+
+	return pmd_leaf(pmd) ? pmd_pfn(pmd) + pte_index(addr) :
+			       pte_pfn(__ptep_get(pte_offset_kernel(pmdp, addr)));
+}
+
+/* Give memory back to memblock, in as large pieces as it is in. */
+static void __init free_part_at_boot(unsigned long start, unsigned long end)
+{
+	unsigned long first = pfn_of(start), nr = 0, addr, pfn;
+
+	for (addr = start; addr < end; addr += PAGE_SIZE, nr++) {
+		pfn = pfn_of(addr);
+		if (pfn != first + nr) {
+			memblock_phys_free(PFN_PHYS(first), nr * PAGE_SIZE);
+			first = pfn;
+			nr = 0;
+		}
+	}
+	memblock_phys_free(PFN_PHYS(first), nr * PAGE_SIZE);
+}
+
+/**
+ * vmemmap_is_shared() - does a part of the vmemmap share a page already?
+ * @start: its first address
+ * @end: the address after its last
+ *
+ * Context: any; nobody changes the part meanwhile.
+ */
+bool __init vmemmap_is_shared(unsigned long start, unsigned long end)
+{
+	unsigned long kept = start + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
+
+	return pfn_of(end - PAGE_SIZE) == pfn_of(kept);
+}
+
+/**
+ * vmemmap_share_at_boot() - have the struct pages of a hugetlb page take little memory
+ * @start: the address of the first of them
+ * @end: the address after the last
+ * @nid: the node to take memory from
+ *
+ * Its pages but the first map one page, read-only: the first or, where hugetlb pages keep
+ * two pages of struct pages, the second. That one is all zeroes, for the caller to write to,
+ * through the linear map. The first page has the contents that it had. All of it is new
+ * memory, and all of the old is given back, so that memory from memblock stays in one piece:
+ * a part of the vmemmap of gigabytes becomes a piece of gigabytes.
+ *
+ * No other CPU runs, and nobody looks at these struct pages, nor at others whose vmemmap is
+ * in the same block, because interrupts are off and this function looks at none. So
+ * everything can be made invalid at once, and there is no pause.
+ *
+ * Context: the boot CPU, interrupts off, before memblock gives memory to the page allocator.
+ * Return: false if there was no memory; then nothing has changed.
+ */
+bool __init vmemmap_share_at_boot(unsigned long start, unsigned long end, int nid)
+{
+	unsigned int kept_pages = hugetlb_vmemmap_retained_pages(), nr_tables = 0;
+	unsigned long addr, next, i;
+	pte_t head, shared, *table;
+	void *memory;
+	pmd_t *pmdp;
+
+	for (addr = start; addr < end; addr = pmd_addr_end(addr, end))
+		nr_tables += pmd_leaf(READ_ONCE(*pmd_off_k(addr)));
+	/* Tables are no leaks. */
+	memory = memblock_alloc_try_nid((kept_pages + nr_tables) * PAGE_SIZE, PAGE_SIZE,
+					MEMBLOCK_LOW_LIMIT, MEMBLOCK_ALLOC_NOLEAKTRACE, nid);
+	if (!memory)
+		return false;
+
+	copy_page(memory, (void *)start);
+	head = pfn_pte(PHYS_PFN(__pa(memory)), PAGE_KERNEL);
+	shared = pfn_pte(PHYS_PFN(__pa(memory)) + kept_pages - 1, PAGE_KERNEL_RO);
+	memory += kept_pages * PAGE_SIZE;
+
+	table = memory;
+	for (addr = start; addr < end; addr = next) {
+		next = pmd_addr_end(addr, end);
+		if (!pmd_leaf(READ_ONCE(*pmd_off_k(addr))))
+			continue;
+		fill_table(table, READ_ONCE(*pmd_off_k(addr)));
+		for (i = addr; i < next; i += PAGE_SIZE)
+			WRITE_ONCE(table[pte_index(i)], i == start ? head : shared);
+		table += PTRS_PER_PTE;
+	}
+
+	/*
+	 * What memblock does with the old memory is no matter, though it is mapped still: it is
+	 * struct pages that nobody looks at, and the next to do so will find the new ones.
+	 */
+	free_part_at_boot(start, end);
+	memmap_boot_pages_add((long)kept_pages - (long)((end - start) / PAGE_SIZE));
+
+	/* Break: block by block, and entry by entry where there is a table already. */
+	for (addr = start; addr < end; addr = next) {
+		next = pmd_addr_end(addr, end);
+		pmdp = pmd_off_k(addr);
+		if (pmd_leaf(READ_ONCE(*pmdp))) {
+			set_pmd(pmdp, __pmd(0));
+			continue;
+		}
+		for (i = addr; i < next; i += PAGE_SIZE)
+			__set_pte_nosync(pte_offset_kernel(pmdp, i), __pte(0));
+	}
+	/* Its first barrier also makes what the tables hold visible before they are. */
+	flush_tlb_all();
+
+	/* Make. */
+	table = memory;
+	for (addr = start; addr < end; addr = next) {
+		next = pmd_addr_end(addr, end);
+		pmdp = pmd_off_k(addr);
+		if (pmd_none(READ_ONCE(*pmdp))) {
+			pmd_populate_kernel(&init_mm, pmdp, table);
+			table += PTRS_PER_PTE;
+			continue;
+		}
+		for (i = addr; i < next; i += PAGE_SIZE)
+			__set_pte_nosync(pte_offset_kernel(pmdp, i), i == start ? head : shared);
+	}
+	dsb(ishst);
+	isb();
+
+	return true;
+}
+
 /* The mode */
 
-static enum { MODE_AUTO, MODE_PAUSE, MODE_SEAMLESS } wanted_mode __initdata;
+static bool mode_asked_for __initdata;
 
 static int __init parse_mode(char *arg)
 {
-	if (arg && !strcmp(arg, "pause"))
-		wanted_mode = MODE_PAUSE;
-	else if (arg && !strcmp(arg, "seamless"))
-		wanted_mode = MODE_SEAMLESS;
-	else if (!arg || strcmp(arg, "auto"))
+	bool pause = arg && !strcmp(arg, "pause"), seamless = arg && !strcmp(arg, "seamless");
+
+	if (!pause && !seamless && (!arg || strcmp(arg, "auto")))
 		pr_warn("hugetlb_vmemmap=%s: not one of auto, pause, seamless; using auto\n",
 			arg ?: "");
+	vmemmap_change_mode = pause ? VMEMMAP_CHANGE_PAUSE : VMEMMAP_CHANGE_SEAMLESS;
+	mode_asked_for = pause || seamless;
 
 	return 0;
 }
 early_param("hugetlb_vmemmap", parse_mode);
 
 /**
- * vmemmap_choose_change_mode() - choose how live entries are changed, and say so
+ * vmemmap_explain_change_mode() - say how live entries are changed, and why
  *
- * Context: the boot CPU, process context; system capabilities are final, and no hugetlb
- *	    page has been made yet: those of the command line are next.
+ * Context: the boot CPU, process context; system capabilities are final.
  */
-void __init vmemmap_choose_change_mode(void)
+void __init vmemmap_explain_change_mode(void)
 {
-	vmemmap_change_mode = VMEMMAP_CHANGE_SEAMLESS;
-	if (wanted_mode != MODE_AUTO) {
-		if (wanted_mode == MODE_PAUSE)
-			vmemmap_change_mode = VMEMMAP_CHANGE_PAUSE;
+	if (mode_asked_for)
 		reason = "asked for with hugetlb_vmemmap=";
-	} else if (system_supports_bbml2_noabort()) {
+	else if (system_supports_bbml2_noabort())
 		reason = "BBM level 2 without aborts";
-	} else {
+	else
 		reason = IS_ENABLED(CONFIG_ARM64_4K_PAGES) ?
 			 "CPUs are paused only to split a block, once" :
 			 "the vmemmap consists of pages";
-	}
 
 	pr_info("vmemmap optimization %s (%s)\n",
 		vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE ? "pauses CPUs" : "is seamless",

@@ -70,11 +70,13 @@ void vmemmap_split_begin(void);
 void vmemmap_split_add(unsigned long start, unsigned long end);
 int vmemmap_split_end(void);
 bool vmemmap_split_pauses(unsigned long start, unsigned long end);
+bool vmemmap_is_shared(unsigned long start, unsigned long end);
+bool vmemmap_share_at_boot(unsigned long start, unsigned long end, int nid);
 
 #ifdef CONFIG_ARM64_HUGETLB_VMEMMAP
-void vmemmap_choose_change_mode(void);
+void vmemmap_explain_change_mode(void);
 #else
-static inline void vmemmap_choose_change_mode(void) { }
+static inline void vmemmap_explain_change_mode(void) { }
 #endif
 
 #endif /* __ASM_VMEMMAP_CHANGE_H */
