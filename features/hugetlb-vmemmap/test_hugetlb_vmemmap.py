@@ -99,8 +99,11 @@ def test_memory_is_freed_and_comes_back(shared_machine, mode):
     """MemFree and the counter agree, but for what else happens meanwhile."""
     place = shared_machine(memory="8G", smp=2, append=on(mode))
     free = free_memory(place)
-    for size, number in ((LARGE, 2560), (CONTIGUOUS, 160), (GIANT, 4)):
-        assert resize(place, size, number) == number
+    for size, wanted in ((LARGE, 2560), (CONTIGUOUS, 160), (GIANT, 4)):
+        number = resize(place, size, wanted)
+        # Vmemmap that was given back to others lies where there was room: a gigabyte that has
+        # some is no hugepage.
+        assert wanted - (size is GIANT) <= number <= wanted
         assert saved(place) == number * size.freed(mode)
         gained = free_memory(place) - free + number * size.kib
         assert gained == pytest.approx(number * size.freed(mode), rel=0.1), size
