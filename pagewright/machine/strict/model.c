@@ -78,8 +78,8 @@ void model_off(struct site site)
 }
 
 /*
- * A CPU asks its firmware to switch it off.  It uses no translation any more, and
- * when it is switched on again its TLB has to be invalidated before it is used,
+ * A CPU asks its firmware to switch it off.  It uses no translation any more.
+ * When it is switched on again its TLB has to be invalidated before it is used,
  * whatever it then holds.
  */
 void model_power_off(struct site site)

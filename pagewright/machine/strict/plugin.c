@@ -12,9 +12,9 @@
  * FEAT_BBM that the CPU's ID register says.  without=BITS leaves rules out.
  *
  * The file has a line of JSON for each place that breaks a rule.  When it does
- * so again, the count in that line is written anew.  Other lines are facts about
- * the kernel: where it is, and that what follows is about another kernel, which
- * this one has started in its place (kexec).
+ * so again, the count in that line is written anew.  Other lines are facts
+ * about the kernel: where it is, and that what follows is about another kernel,
+ * which this one has started in its place (kexec).
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -205,7 +205,7 @@ static void say(const char *what, u64 value)
 	dprintf(out, "{\"%s\": %" PRIu64 "}\n", what, value);
 }
 
-/* Is there a CPU with translation on?  If not, a kernel is about to start another. */
+/* Is translation on in any CPU?  If not, a kernel is about to start another. */
 static bool kernel_runs(void)
 {
 	u32 i;
@@ -216,7 +216,7 @@ static bool kernel_runs(void)
 	return false;
 }
 
-/* What was said and what was reported so far is about a kernel that has ended. */
+/* What was said and reported so far is about a kernel that has ended. */
 static void another_kernel(void)
 {
 	static u64 nr;

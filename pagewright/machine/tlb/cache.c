@@ -108,7 +108,7 @@ void cache_insert(struct cache *cache, const struct entry *entry)
 static bool is_invalidated(const struct entry *entry, const struct tlbi *tlbi,
 			   u32 asid)
 {
-	/* A piece goes with its leaf, and pages that share an entry together. */
+	/* A piece goes with its leaf, pages that share an entry together. */
 	u32 size = entry->leaf > entry->shift ? entry->leaf : entry->shift;
 	u64 start = entry->va >> size << size;
 
