@@ -614,6 +614,7 @@ def test_machines_that_cannot_count_misses(options, message):
 # --- A guest --------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.skipif("config.getoption('lg_env')", reason="counts in QEMU")
 def test_counts_of_a_guest_repeat(machine):
     """And are of what the command does: reading twice as much misses about twice as often."""
