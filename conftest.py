@@ -237,6 +237,7 @@ def _may_be_strict(options: dict[str, Any]) -> bool:
     return not (
         options.get("strict")
         or options.get("count")
+        or options.get("tlb")
         or (one_thread and options.get("smp", 1) > 1)
         or options.get("extra_args") == MTE
     )
@@ -267,7 +268,7 @@ def boot_one(request: pytest.FixtureRequest, place: Machine | None) -> Boot:
             options = _sparing(build, options)
             if not strict or not _may_be_strict(options):
                 return stack.enter_context(boot(options_for(SPACE, build, **options)))
-            options |= {"strict": True, "bbm_level": _level_to_kernel(options.get("cpu"))}
+            options = options | {"strict": True, "bbm_level": _level_to_kernel(options.get("cpu"))}
             guest = stack.enter_context(boot(options_for(SPACE, build, **options)))
             stack.callback(_no_violations, guest)
             return guest

@@ -266,9 +266,10 @@ static void executes(unsigned int cpu, void *data)
 			model_mair(value);
 			break;
 		case CODE_SCTLR:
-			if (!(value & 1))
-				model_off(site);
-			if (!(value & 1) && !kernel_runs() && vectors_said)
+			if (value & 1)
+				break;
+			model_off(site);
+			if (!kernel_runs() && vectors_said)
 				another_kernel();
 			break;
 		case CODE_VBAR:
