@@ -220,6 +220,20 @@ def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
 # --- Headers --------------------------------------------------------------------------
 
 
+def test_headers_have_nothing_that_names_the_folder_where_they_were_made(tmp_path):
+    generated = ["genksyms/parse.tab.c", "genksyms/parse.tab.h", "genksyms/lex.lex.c"]
+    generated += ["mod/devicetable-offsets.s", "mod/.gitignore"]
+    kept = ["genksyms/genksyms", "genksyms/parse.y", "mod/devicetable-offsets.h"]
+    for name in (*generated, *kept):
+        file = tmp_path / "scripts" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    headers._remove_left_over(tmp_path)
+    left = [file.relative_to(tmp_path / "scripts") for file in tmp_path.rglob("*.*")]
+    assert {str(file) for file in left} == {name for name in kept if "." in name}
+    assert (tmp_path / "scripts" / "genksyms" / "genksyms").exists()
+
+
 def test_headers_have_files_where_the_tree_has_links_to_features(tmp_path):
     for place in ("feature", "tree/include", "copy/include"):
         (tmp_path / place).mkdir(parents=True)

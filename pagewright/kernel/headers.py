@@ -16,6 +16,9 @@ from pagewright.kernel.build import Build
 _SCRIPT = "+$(srctree)/scripts/package/install-extmod-build"
 # The library that one of these programs, sign-file, is linked with.
 _LIBRARY = "libssl-dev"
+# What is copied with the folders of kbuild's programs, and what those were compiled of on the way.
+# bison and the compiler write the folder's name into it, so that no two builds would be the same.
+_LEFT_OVER = (".gitignore", "scripts/**/*.tab.[ch]", "scripts/**/*.lex.c", "scripts/**/*.s")
 
 
 def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
@@ -40,9 +43,14 @@ def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
     run(command, env=build.environment(space))
     shutil.copyfile(built.out / ".config", target / ".config")
     _resolve_links(target, built.tree)
-    # They are copied with the folders that kbuild's programs are in.
-    for file in list(target.rglob(".gitignore")):
-        file.unlink()
+    _remove_left_over(target)
+
+
+def _remove_left_over(target: Path) -> None:
+    """Remove what no module needs from headers that were put into a folder."""
+    for pattern in _LEFT_OVER:
+        for file in list(target.rglob(pattern)):
+            file.unlink()
 
 
 def _unpack_library(space: Workspace, folder: Path) -> Path:
