@@ -11,17 +11,18 @@
 #include <linux/memremap.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/slab.h>
 
 static unsigned long start;
-module_param(start, ulong, 0400);
-MODULE_PARM_DESC(start, "physical address of the memory");
-static unsigned long mib;
-module_param(mib, ulong, 0400);
-MODULE_PARM_DESC(mib, "how much it is, in MiB");
+module_param(start, ulong, 0444);
+MODULE_PARM_DESC(start, "Physical address of the memory");
+
+static unsigned long size;
+module_param(size, ulong, 0444);
+MODULE_PARM_DESC(size, "Its size");
+
 static unsigned int shift;
-module_param(shift, uint, 0400);
-MODULE_PARM_DESC(shift, "order of its compound pages; 0 for none");
+module_param(shift, uint, 0444);
+MODULE_PARM_DESC(shift, "Order of its compound pages; 0 for none");
 
 static struct dev_pagemap pgmap = { .type = MEMORY_DEVICE_GENERIC, .nr_range = 1 };
 
@@ -40,18 +41,19 @@ static bool page_is_right(unsigned long nth, unsigned long pfn)
 	       PageHead(head) && compound_order(head) == shift;
 }
 
-/* The number of the first page that is not right, or how many pages there are. */
-static unsigned long check_pages(unsigned long pages)
+static bool pages_are_right(void)
 {
 	unsigned long nth, pfn = PHYS_PFN(start);
 
-	for (nth = 0; nth < pages; nth++) {
-		if (!page_is_right(nth, pfn + nth))
-			return nth;
+	for (nth = 0; nth < PHYS_PFN(size); nth++) {
+		if (!page_is_right(nth, pfn + nth)) {
+			pr_err("the struct page of page %lu is wrong\n", nth);
+			return false;
+		}
 		if (nth % 1024 == 0)
 			cond_resched();
 	}
-	return pages;
+	return true;
 }
 
 static unsigned long *place_in(char *memory, unsigned long unit)
@@ -64,30 +66,29 @@ static bool memory_keeps_numbers(char *memory)
 {
 	unsigned long unit;
 
-	for (unit = 0; unit < mib / 2; unit++)
+	for (unit = 0; unit < size / SZ_2M; unit++)
 		*place_in(memory, unit) = ~unit;
-	for (unit = 0; unit < mib / 2; unit++) {
-		if (*place_in(memory, unit) != ~unit)
+	for (unit = 0; unit < size / SZ_2M; unit++) {
+		if (*place_in(memory, unit) != ~unit) {
+			pr_err("unit %lu does not keep its number\n", unit);
 			return false;
+		}
 	}
 	return true;
 }
 
 static int __init device_memory_init(void)
 {
-	unsigned long pages = mib << (20 - PAGE_SHIFT), right;
 	char *memory;
 
 	pgmap.range.start = start;
-	pgmap.range.end = start + (mib << 20) - 1;
+	pgmap.range.end = start + size - 1;
 	pgmap.vmemmap_shift = shift;
 	memory = memremap_pages(&pgmap, NUMA_NO_NODE);
 	if (IS_ERR(memory))
 		return PTR_ERR(memory);
-	right = check_pages(pages);
-	if (right == pages && memory_keeps_numbers(memory))
+	if (pages_are_right() && memory_keeps_numbers(memory))
 		return 0;
-	pr_err("page %lu of %lu is wrong\n", right, pages);
 	memunmap_pages(&pgmap);
 	return -EIO;
 }

@@ -7,13 +7,14 @@ without units, so that one kernel shows what is saved. It also looks at every st
 from __future__ import annotations
 
 import pytest
+from free_memory import free_memory
 
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine.machine import Machine
 
 DEVICE_MIB = 4096
-# The memory of QEMU's machine begins at 1 GiB, and the kernel has one.
-MODULE = f"/{FOLDER}/device_memory.ko start=0x80000000 mib={DEVICE_MIB}"
+# The memory of QEMU's machine begins at the first GiB, of which the kernel uses one.
+MODULE = f"/{FOLDER}/device_memory.ko start=0x80000000 size={DEVICE_MIB << 20}"
 OPTIONS = {
     "memory": "5G",
     "smp": 2,
@@ -32,15 +33,6 @@ def kept(order: int) -> int:
     """Return KiB of struct pages that are not shared: of each unit the head's page and a second."""
     units = DEVICE_MIB * 256 >> order
     return units * 2 * 4
-
-
-def free_memory(place: Machine) -> int:
-    """Return MemFree in KiB, with what CPUs keep for themselves given back."""
-    place.check(
-        "echo 100000 >/proc/sys/vm/percpu_pagelist_high_fraction; sync; "
-        "echo 3 >/proc/sys/vm/drop_caches"
-    )
-    return place.meminfo()["MemFree"]
 
 
 def added(place: Machine, order: int) -> int:

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from free_memory import free_memory
 from instructions import COUNTER
 
 from pagewright.host import workspace
@@ -74,14 +75,6 @@ def demote(place: Machine, size: Size, to: Size, number: int) -> None:
 def saved(place: Machine) -> int:
     """Return KiB that are freed, as the kernel counts them."""
     return read(place, f"{HVO}/bytes_saved") // 1024
-
-
-def free_memory(place: Machine) -> int:
-    """Return MemFree in KiB, with what CPUs keep for themselves given back."""
-    place.check(
-        "echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction; echo 3 >/proc/sys/vm/drop_caches"
-    )
-    return place.meminfo()["MemFree"]
 
 
 def assert_nothing_left(place: Machine) -> None:
@@ -438,20 +431,22 @@ def whole(size: Size, mode: str, slack: int = 0) -> str:
 def test_failed_allocations_leave_folios_whole(machine, mode, size):
     """Optimizing and restoring with each allocation failing in turn."""
     place = machine(memory="8G", smp=2, append=on(mode))
-    number, last, step = (8, 60, 1) if size is LARGE else (2, 120, 3)
+    # The last allocation that is made to fail, and the step from one to the next.
+    if size is LARGE:
+        number, optimizing, restoring = 8, (60, 1), (60, 1)
+    else:
+        number, optimizing, restoring = 2, (20, 1), (120, 3)
 
-    # Restored at the end of each turn, so that each begins alike; nothing fails then. Gigantic
-    # pages take about ten allocations to be optimized, and each of them fails.
+    # Restored at the end of each turn, so that each begins alike; nothing fails then.
     file = f"{size.pool}/nr_hugepages"
     after = f"{{ {whole(size, mode)}; }} && echo 0 >{file} && test $(cat {HVO}/bytes_saved) = 0"
-    few = (last, step) if size is LARGE else (20, 1)
-    assert sweep(place, file, number, after, *few) > 3
+    assert sweep(place, file, number, after, *optimizing) > 3
     assert_nothing_left(place)
 
     # The other way round.
     refill = f"{{ {whole(size, mode)}; }} && echo {number} >{file} && {whole(size, mode)}"
     assert resize(place, size, number) == number
-    assert sweep(place, file, 0, refill, last, step) > 3
+    assert sweep(place, file, 0, refill, *restoring) > 3
     assert resize(place, size, 0) == 0
     # A page that could not be restored became surplus, and goes when there is memory.
     assert_nothing_left(place)

@@ -16,9 +16,9 @@ from pagewright.kernel.build import Build
 _SCRIPT = "+$(srctree)/scripts/package/install-extmod-build"
 # The library that one of these programs, sign-file, is linked with.
 _LIBRARY = "libssl-dev"
-# What is copied with the folders of kbuild's programs, and what those were compiled of on the way.
-# bison and the compiler write the folder's name into it, so that no two builds would be the same.
-_LEFT_OVER = (".gitignore", "scripts/**/*.tab.[ch]", "scripts/**/*.lex.c", "scripts/**/*.s")
+# kbuild's programs are copied with their folders, where there is also what they were made of. bison
+# and the compiler write the folder's name into that, so that no two builds would be the same.
+_LEFT_OVER = ("**/.gitignore", "scripts/**/*.tab.[ch]", "scripts/**/*.lex.c", "scripts/**/*.s")
 
 
 def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
@@ -49,7 +49,7 @@ def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
 def _remove_left_over(target: Path) -> None:
     """Remove what no module needs from headers that were put into a folder."""
     for pattern in _LEFT_OVER:
-        for file in list(target.rglob(pattern)):
+        for file in list(target.glob(pattern)):
             file.unlink()
 
 
