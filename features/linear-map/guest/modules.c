@@ -100,7 +100,8 @@ struct worker {
 
 /*
  * Two workers have the same module, so one may find it there, or gone, or going. One that
- * has had little luck goes on for a while.
+ * has had little luck goes on for a while. It waits between its tries then: the module may
+ * take long to go on a busy machine, and tries that fail at once would all be over by then.
  */
 static void *churn(void *data)
 {
@@ -110,6 +111,8 @@ static void *churn(void *data)
 	for (round = 0; round < 20 * ROUNDS; round++) {
 		if (round >= ROUNDS && worker->loads >= ROUNDS / 10)
 			break;
+		if (round >= ROUNDS)
+			usleep(10000);
 		if (!module_load(worker->fd))
 			worker->loads++;
 		else if (errno != EEXIST && errno != EBUSY)
