@@ -254,6 +254,25 @@ def test_exclusives_switched_off_alone(shared_machine: Boot, subtests) -> None:
     assert place.warnings() == ""
 
 
+def test_khugepaged_takes_no_fault_away(shared_machine: Boot) -> None:
+    """The figures hold while khugepaged scans all the time, and it gets its setting back."""
+    place = shared_machine(build="patched-4k", smp=2, append=OFF)
+    khugepaged = "/sys/kernel/mm/transparent_hugepage/khugepaged"
+    names = ("scan_sleep_millisecs", "pages_to_scan", "max_ptes_none")
+    before = {name: place.check(f"cat {khugepaged}/{name}").strip() for name in names}
+    assert int(before["max_ptes_none"]) > 0
+    place.check(f"cd {khugepaged} && echo 0 >scan_sleep_millisecs && echo 100000 >pages_to_scan")
+    try:
+        for _ in range(3):
+            figures = populate(place, "ldxr", "--thp=on", size="64M")
+            # The first fault of a huge page maps the zero page; each page is copied then.
+            assert figures["faults"] == figures.huge + figures["pages"]
+        assert place.check(f"cat {khugepaged}/max_ptes_none").strip() == before["max_ptes_none"]
+    finally:
+        for name in names:
+            place.check(f"echo {before[name]} >{khugepaged}/{name}")
+
+
 def test_threads_on_one_emulator_thread(shared_machine: Boot, subtests) -> None:
     place = shared_machine(build="patched-4k", single_threaded=True, smp=4)
     for kind in ("ldadd", "ldxr"):

@@ -57,6 +57,25 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)
 
 
+def settled_leaves(place: Machine) -> dict[str, int]:
+    """Return the sizes of leaves once nothing is left to be folded from what ran before.
+
+    The kernel frees machine code some time after the program has ended, and folds the
+    leaves later still; what is not worth a pause at once waits for ten delays.
+    """
+    leaves, since = meminfo(place, "DirectMap"), time.monotonic()
+
+    def unchanged() -> bool:
+        nonlocal leaves, since
+        now = meminfo(place, "DirectMap")
+        if now != leaves:
+            leaves, since = now, time.monotonic()
+        return time.monotonic() > since + 1.5
+
+    wait_until(unchanged, 20)
+    return leaves
+
+
 def splits(place: Machine) -> int | None:
     """Return how many leaves were split since boot; None if the kernel does not count."""
     counts = [count for name, count in place.vmstat().items() if name.startswith(SPLIT)]
@@ -65,7 +84,7 @@ def splits(place: Machine) -> int | None:
 
 def check_user(guest_program: Callable[..., None], place: Machine, program: str) -> None:
     """Run a program; on a kernel with blocks it splits some, and they are whole again after it."""
-    leaves, before = meminfo(place, "DirectMap"), splits(place)
+    leaves, before = settled_leaves(place), splits(place)
     guest_program(place, f"{TESTS}/{program}")
     wait_until(lambda: meminfo(place, "DirectMap") == leaves, 10)
     if before is not None:
@@ -104,15 +123,13 @@ def permissions(place: Machine) -> list[tuple[int, int, leaves.Access]]:
 
 @pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
 @pytest.mark.parametrize("delay", ["1", pytest.param("100", marks=pytest.mark.full)])
-def test_users_at_the_same_time(blocks, build, delay, way):
+def test_users_at_the_same_time(blocks, build, delay):
     """All of them on four CPUs, and readers of the page tables besides."""
     place = blocks(build, smp=4, append=f"arm64.linear_map_fold_delay_ms={delay}")
     place.check(f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
     place.check(f"{TESTS}/modules -t leave_nothing_else_read_only")
-    # What is not worth a pause at once is folded after ten delays.
-    time.sleep(3 if way else 0)
+    leaves = settled_leaves(place)
     before = permissions(place)
-    leaves = meminfo(place, "DirectMap")
     output = place.check(
         f"""
         cd {TESTS}; export TOGETHER=1; jobs=

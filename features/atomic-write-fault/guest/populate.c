@@ -195,6 +195,35 @@ static int make_file(void)
 	return fd;
 }
 
+#define MAX_PTES_NONE	"/sys/kernel/mm/transparent_hugepage/khugepaged/max_ptes_none"
+
+static long max_ptes_none;
+
+static void write_max_ptes_none(long number)
+{
+	FILE *file = fopen(MAX_PTES_NONE, "w");
+
+	if (!file || fprintf(file, "%ld", number) < 0 || fclose(file))
+		fail(MAX_PTES_NONE);
+}
+
+static void release_khugepaged(void)
+{
+	write_max_ptes_none(max_ptes_none);
+}
+
+/*
+ * Until the program ends, have khugepaged collapse only what is fully populated.
+ * It looks at a process as soon as that has an area for huge pages, and may
+ * populate the rest of a half-populated one: those pages would never fault.
+ */
+static void hold_khugepaged(void)
+{
+	max_ptes_none = read_number(MAX_PTES_NONE, 0);
+	write_max_ptes_none(0);
+	atexit(release_khugepaged);
+}
+
 /* Remove the file's pages from the page cache, as far as its file system can. */
 static void drop_cache(int fd)
 {
@@ -404,6 +433,8 @@ int main(int argc, char **argv)
 	parse(argc, argv);
 	if (options.hidden)
 		hide_code();
+	if (options.thp)
+		hold_khugepaged();
 	if (options.mapping == PRIVATE_FILE || options.mapping == SHARED_FILE)
 		fd = make_file();
 	area = map_area(fd);
