@@ -33,6 +33,7 @@ from pagewright.machine.inputs import lacking, options_for
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE, UNLISTED_CPU, MachineOptions, in_bytes
 from pagewright.results import ktap
+from pagewright.results.passed import Passed
 from pagewright.results.subtests import report
 
 Factory = Callable[..., Machine]
@@ -45,6 +46,8 @@ SPACE.make_importable()
 
 # How many seconds were spent on builds before the tests began.
 _BUILT = pytest.StashKey[float]()
+# What has passed before; None where it cannot be known.
+_PASSED = pytest.StashKey[Passed | None]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +63,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--strict-machines",
         action="store_true",
         help="have every emulated machine check what its TLBs may hold; no test may break a rule",
+    )
+    parser.addoption(
+        "--resume",
+        action="store_true",
+        help="leave out what has passed before, on the same files but for other tests",
     )
     parser.addoption(
         "--logs",
@@ -81,6 +89,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if ledger.VARIABLE not in os.environ:
         ledger.begin(SPACE.out / "logs" / ".ledger")
     config.stash[_BUILT] = ledger.total(Path(os.environ[ledger.VARIABLE]), "build").seconds
+    config.stash[_PASSED] = _passed(config)
     # A shell that starts us in the background has SIGINT ignored, and so would have the
     # programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -93,17 +102,48 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def _passed(config: pytest.Config) -> Passed | None:
+    """Begin to write down what passes, and return what has passed before.
+
+    Raises:
+        UsageError: --resume is given, and these sources were not cloned.
+    """
+    how = [config.getoption("build")]
+    how += [name for name in ("--strict-machines", "--lg-env") if config.getoption(name)]
+    try:
+        passed = Passed(SPACE, config.getoption("logs") / "passed.jsonl", " ".join(how))
+    except PagewrightError as error:
+        if config.getoption("--resume"):
+            raise pytest.UsageError(f"--resume takes a clone of the repository: {error}") from error
+        return None
+    # Of several processes the one that hears of all tests writes.
+    if not hasattr(config, "workerinput"):
+        passed.begin()
+        config.pluginmanager.register(passed)
+    return passed
+
+
+def _take_away(
+    config: pytest.Config, items: list[pytest.Item], unwanted: Callable[[pytest.Item], object]
+) -> None:
+    """Deselect tests."""
+    taken = [item for item in items if unwanted(item)]
+    if taken:
+        config.hook.pytest_deselected(items=taken)
+        items[:] = [item for item in items if not unwanted(item)]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only --full runs, and begin with what takes long.
+    """Leave out what only --full runs or --resume need not, and begin with what takes long.
 
     With several workers (pytest-xdist's --dist loadfile) all tests of a file go to one of them,
     because they may share machines; the last file to end should not be a long one.
     """
     if not config.getoption("--full"):
-        wide = [item for item in items if item.get_closest_marker("full")]
-        if wide:
-            config.hook.pytest_deselected(items=wide)
-            items[:] = [item for item in items if not item.get_closest_marker("full")]
+        _take_away(config, items, lambda item: item.get_closest_marker("full"))
+    if config.getoption("--resume"):
+        passed = config.stash[_PASSED]
+        _take_away(config, items, lambda item: passed and item.nodeid in passed.tests)
     begin_early = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in begin_early)
 

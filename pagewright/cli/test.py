@@ -26,6 +26,9 @@ def register(app: typer.Typer) -> None:
 def test(
     context: typer.Context,
     full: Annotated[bool, typer.Option("--full", help="the slow and wide tests too")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="leave out what has passed before, on the same files")
+    ] = False,
 ) -> None:
     """Run the tests; further arguments go to pytest."""
     import pytest
@@ -41,6 +44,8 @@ def test(
     ]
     if full:
         arguments.append("--full")
+    if resume:
+        arguments.append("--resume")
     if not context.args:
         arguments += ["-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder"]
     # Two at once would take each other's logs away.

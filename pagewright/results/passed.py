@@ -1,0 +1,89 @@
+"""Which tests have passed, on which files: a suite that was interrupted goes on from there.
+
+The suite with --full takes hours. Each test that passes is written down as it ends, with git's
+name for the files of the repository as they are, whether committed or not. With --resume a test is
+left out if it has passed, unless a file has changed since that could make a difference to it.
+
+Only tests import this module, so that no command loads pytest for its sake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from pagewright.host import repository
+from pagewright.host.files import replace_text
+from pagewright.host.workspace import Workspace
+
+
+class Passed:
+    """A plugin of pytest that writes down what passes, and leaves out what has passed.
+
+    Attributes:
+        tests: the tests that have passed on these files, with the options of today.
+    """
+
+    def __init__(self, space: Workspace, file: Path, how: str) -> None:
+        """Read what has passed before.
+
+        Args:
+            space: the repository.
+            file: where it is written down, a line of JSON for each test.
+            how: the options that change what a test means, such as --build.
+
+        Raises:
+            PagewrightError: git cannot name the files, as in sources that were not cloned.
+        """
+        self._file = file
+        self._how = how
+        self._files = repository.files(space)
+        self._outcomes: dict[str, list[str]] = defaultdict(list)
+        lines = file.read_text().splitlines() if file.exists() else []
+        # The last line may be of a suite that was killed while it wrote.
+        entries = [json.loads(line) for line in lines if line.endswith("}")]
+        changed = {
+            files: repository.changed(space, files, self._files)
+            for files in {entry["files"] for entry in entries}
+        }
+        self._kept = {
+            (entry["test"], entry["how"]): entry
+            for entry in entries
+            if _holds(entry["test"], changed[entry["files"]])
+        }
+        self.tests = {test for test, how_then in self._kept if how_then == how}
+
+    def begin(self) -> None:
+        """Drop from the file what no longer counts, and add to it from now on."""
+        replace_text(self._file, "".join(map(_line, self._kept.values())))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write a test down when it has ended, if it passed with all its subtests."""
+        outcomes = self._outcomes[report.nodeid]
+        outcomes.append(report.outcome)
+        if report.when == "teardown":
+            del self._outcomes[report.nodeid]
+            # The last but one is of the test itself, which may have been skipped.
+            if "failed" not in outcomes and outcomes[-2:] == ["passed", "passed"]:
+                with self._file.open("a") as file:
+                    file.write(
+                        _line({"test": report.nodeid, "files": self._files, "how": self._how})
+                    )
+
+
+def _line(entry: dict[str, str]) -> str:
+    return f"{json.dumps(entry)}\n"
+
+
+def _holds(test: str, changed: list[str] | None) -> bool:
+    """Tell whether a test need not run again, although these files have changed since it passed.
+
+    It is taken to depend on every file but those that have other tests.
+    """
+    own = test.split("::")[0]
+    return changed is not None and all(
+        PurePosixPath(file).match("test_*.py") and file != own for file in changed
+    )
