@@ -1,0 +1,77 @@
+"""A suite that was interrupted goes on with what has not passed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from pagewright.host.errors import PagewrightError
+from pagewright.host.run import run
+from pagewright.results.passed import Passed
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """Return a repository with two files of tests and a program, and where to write."""
+    root = tmp_path / "clone"
+    root.mkdir()
+    run(["git", "init", "-q"], cwd=root)
+    for name in ("test_a.py", "test_b.py", "program.c"):
+        (root / name).write_text(f"{name}\n")
+    return SimpleNamespace(root=root), tmp_path / "passed.jsonl"
+
+
+def begun(clone, how="patched-4k"):
+    passed = Passed(*clone, how)
+    passed.begin()
+    return passed
+
+
+def ended(passed, test, *outcomes):
+    phases = ("setup", *("call" for _ in outcomes[1:-1]), "teardown")
+    for phase, outcome in zip(phases, outcomes, strict=True):
+        passed.pytest_runtest_logreport(SimpleNamespace(nodeid=test, when=phase, outcome=outcome))
+
+
+def test_only_what_has_passed_is_kept(clone):
+    passed = begun(clone)
+    ended(passed, "test_a.py::passes", "passed", "passed", "passed")
+    ended(passed, "test_a.py::has_a_skipped_case", "passed", "skipped", "passed", "passed")
+    ended(passed, "test_a.py::fails", "passed", "failed", "passed")
+    ended(passed, "test_a.py::has_a_failed_case", "passed", "failed", "passed", "passed")
+    ended(passed, "test_a.py::fails_at_its_end", "passed", "passed", "failed")
+    ended(passed, "test_a.py::is_skipped", "passed", "skipped", "passed")
+    ended(passed, "test_a.py::is_skipped_at_once", "skipped", "passed")
+    assert begun(clone).tests == {"test_a.py::passes", "test_a.py::has_a_skipped_case"}
+
+
+@pytest.mark.parametrize(
+    ("file", "again"),
+    [("program.c", {"a", "b"}), ("new.c", {"a", "b"}), ("test_a.py", {"a"}), ("test_c.py", set())],
+)
+def test_what_may_depend_on_a_changed_file_runs_again(clone, file, again):
+    passed = begun(clone)
+    tests = {name: f"test_{name}.py::passes" for name in ("a", "b")}
+    for test in tests.values():
+        ended(passed, test, "passed", "passed", "passed")
+    (clone[0].root / file).write_text("changed\n")
+    assert begun(clone).tests == {test for name, test in tests.items() if name not in again}
+
+
+def test_other_options_are_another_test(clone):
+    ended(begun(clone), "test_a.py::passes", "passed", "passed", "passed")
+    assert begun(clone, "patched-64k").tests == set()
+    assert begun(clone).tests == {"test_a.py::passes"}
+
+
+def test_a_line_that_was_cut_off_is_no_obstacle(clone):
+    ended(begun(clone), "test_a.py::passes", "passed", "passed", "passed")
+    with clone[1].open("a") as file:
+        file.write('{"test": "test_b.py::pa')
+    assert begun(clone).tests == {"test_a.py::passes"}
+
+
+def test_sources_that_were_not_cloned_are_refused(tmp_path):
+    with pytest.raises(PagewrightError):
+        Passed(SimpleNamespace(root=tmp_path), tmp_path / "passed.jsonl", "patched-4k")
