@@ -15,7 +15,7 @@ PACKAGE = SPACE.root / "pagewright"
 # Each room imports from itself and from those before it.
 ROOMS = ["host", "kernel", "guest", "machine", "results", "cli"]
 # What only tests load.
-SUBTESTS = "pagewright.results.subtests."
+LOAD_PYTEST = ("pagewright.results.subtests.", "pagewright.results.passed.")
 MODULES = sorted(PACKAGE.glob("*/*.py"))
 
 
@@ -60,9 +60,9 @@ def test_only_tests_load_pytest():
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
             elif isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            if any(f"{name}.".startswith(("pytest.", SUBTESTS)) for name in names):
+            if any(f"{name}.".startswith(("pytest.", *LOAD_PYTEST)) for name in names):
                 loaded.append(str(file.relative_to(PACKAGE)))
-    assert loaded == ["results/subtests.py"]
+    assert loaded == ["results/passed.py", "results/subtests.py"]
 
 
 def test_every_module_is_in_the_document():
