@@ -100,7 +100,7 @@ def test_files_of_sysfs():
     for file, _, match in found(r"__ATTR\((\w+), (\d+),"):
         declared[f"{folders[feature_of(file)]}/{match[1]}"] = ACCESS[int(match[2], 8)]
     # Macros of a file that end in __ATTR_RO().
-    for file, _, match in found(r"^[A-Z]+_ATTR\((\w+), \""):
+    for file, _, match in found(r"^[A-Z]+_ATTR\((\w+), \D"):
         declared[f"{folders[feature_of(file)]}/{match[1]}"] = "read"
     assert len(declared) > 10
     assert {name: cells[0] for name, cells in rows("sysfs", 3).items()} == declared

@@ -65,15 +65,6 @@ def load_and_unload(guest: Machine, modules: tuple[str, ...] = MODULES) -> None:
     guest.check(f"for m in {' '.join(modules)}; do modprobe $m && rmmod $m || exit 1; done")
 
 
-def settle(guest: Machine, seconds: float) -> None:
-    """Wait until nothing was folded for some time: a pause for little is ten delays off."""
-    guest.check(
-        "old=; for i in $(seq 20); do new=$(grep linear_map_ /proc/vmstat);"
-        f' [ "$new" = "$old" ] && exit 0; old=$new; sleep {seconds}; done; exit 1',
-        timeout=90,
-    )
-
-
 def in_pages(guest: Machine) -> bool:
     """Whether all but the alias of the kernel image, which never changes, is pages."""
     sizes = direct_map(guest)
@@ -120,6 +111,7 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
         pytest.param("neoverse-v1", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
         (LEVEL_2, "arm64.nobbml2", f"{PAUSED}: arm64.nobbml2;"),
         (LEVEL_2, "arm64.linear_map=pause", f"{PAUSED}: arm64.linear_map=pause;"),
+        (LEVEL_2, "arm64.linear_map=af", f"{PAUSED}: arm64.linear_map=af, splits without one if "),
         pytest.param(
             LEVEL_2, "arm64.linear_map=pages", "pages (arm64.linear_map=", marks=pytest.mark.full
         ),
@@ -174,7 +166,7 @@ def test_unequal_cpus_go_on_with_pauses(machine, smp, lacking):
 
 def test_a_way_that_there_is_not_is_said_once(machine):
     guest = machine(cpu=LEVEL_2, append="arm64.linear_map=quick")
-    warning = "arm64.linear_map=quick: not one of auto, live, pause, pages; using auto"
+    warning = "arm64.linear_map=quick: not one of auto, live, af, pause, pages; using auto"
     assert guest.check("dmesg").count(warning) == 1
     assert mode(guest).startswith("blocks (split and folded back live")
 
@@ -203,10 +195,46 @@ def test_late_cpu_without_it_is_refused(machine):
     )
 
 
+ACCESS_FLAGS = "arm64.linear_map=af"
+ONLY_PAUSES = f"{ACCESS_FLAGS}: not all CPUs set access flags; there are pauses alone"
+
+
+def linear_map_counts(guest: Machine, *names: str) -> list[int]:
+    """Return counts of /sys/kernel/mm/linear_map."""
+    return [int(text) for text in guest.read(*(f"/sys/kernel/mm/linear_map/{n}" for n in names))]
+
+
+@pytest.mark.parametrize(
+    "cpu", ["neoverse-n1", pytest.param(LEVEL_2, marks=pytest.mark.full)], ids=["n1", "level2"]
+)
+def test_blocks_that_nobody_uses_are_split_by_their_access_flag(machine, kunit_suites, cpu):
+    """KUnit looks at blocks in use and not in use; modules may take any."""
+    options = f"{ACCESS_FLAGS} kunit.enable=1 kunit.filter_glob=linear_map"
+    guest = machine(cpu=cpu, smp=2, memory="2G", append=options)
+    kunit_suites(guest, ["linear_map"])
+    case = "idle_blocks_are_split_by_their_access_flag"
+    assert re.search(rf"^ +ok \d+ {case}$", guest.check("dmesg | sed 's/^[^]]*] //'"), re.MULTILINE)
+    splits, failures = linear_map_counts(guest, "access_flag_splits", "access_flag_failures")
+    load_and_unload(guest)
+    after = linear_map_counts(guest, "access_flag_splits", "access_flag_failures")
+    assert sum(after) > splits + failures
+    assert ONLY_PAUSES not in guest.console()
+    assert guest.warnings() == ""
+
+
+def test_cpus_that_set_no_access_flags_have_pauses(machine):
+    guest = machine(cpu="cortex-a72", smp=2, append=ACCESS_FLAGS)
+    assert guest.check("dmesg").count(ONLY_PAUSES) == 1
+    load_and_unload(guest)
+    assert linear_map_counts(guest, "access_flag_splits", "access_flag_failures") == [0, 0]
+    assert pauses(guest) > 0
+    assert guest.warnings() == ""
+
+
 @ways
 def test_modules_split_and_are_folded_back(machine, cpu):
     guest = machine(cpu=cpu, smp=2, memory="4G", append="arm64.linear_map_fold_delay_ms=50")
-    settle(guest, 1)
+    settled_leaves(guest, 1)
     before = direct_map(guest)
     # Some splits are for good: what is made read-only at the end of boot.
     boots = vmstat(guest)
@@ -218,7 +246,7 @@ def test_modules_split_and_are_folded_back(machine, cpu):
     # No more than the blocks in which the modules lie.
     assert before["32M"] + before["1G"] - loaded["32M"] - loaded["1G"] <= 1 << 20 << 1
     guest.check(f"rmmod {' '.join(reversed(MODULES))}")
-    settle(guest, 1)
+    settled_leaves(guest, 1)
     assert direct_map(guest) == before
     counts = {name: count - boots[name] for name, count in vmstat(guest).items()}
     assert counts["linear_map_split_pmd"] == counts["linear_map_fold_pmd"] > 0
@@ -233,10 +261,10 @@ def test_a_module_takes_two_pauses(machine):
     """
     options = "arm64.linear_map_fold_delay_ms=100"
     guest = machine(cpu=LEVEL_0_CPU, smp=2, icount=True, append=options)
-    settle(guest, 2)
+    settled_leaves(guest, 2)
     before = pauses(guest)
     load_and_unload(guest, MODULES[:1])
-    settle(guest, 2)
+    settled_leaves(guest, 2)
     assert 1 <= pauses(guest) - before <= 2
 
 
@@ -244,7 +272,7 @@ def test_a_module_takes_two_pauses(machine):
 def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     """What has to be split is split; nothing fails, and in the end all is folded."""
     guest = machine(cpu=LEVEL_0_CPU, smp=2, append="arm64.linear_map_fold_delay_ms=1")
-    settle(guest, 3)
+    settled_leaves(guest, 3)
     leaves, before = direct_map(guest), pauses(guest)
     modules = " ".join(MODULES)
     guest.check(
@@ -255,7 +283,7 @@ def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     )
     # A module's splits may be more than that; its folds are not.
     assert pauses(guest) - before <= 6 * 16
-    settle(guest, 3)
+    settled_leaves(guest, 3)
     assert direct_map(guest) == leaves
     assert guest.warnings() == ""
 

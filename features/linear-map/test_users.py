@@ -7,12 +7,12 @@ it is them who are right.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import leaves
 import pytest
+from settled import settled_leaves, wait_until
 
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, MTE, UNLISTED_CPU
@@ -47,33 +47,6 @@ SPLIT = "linear_map_split_"
 def meminfo(place: Machine, prefix: str) -> dict[str, int]:
     """Return the lines of /proc/meminfo that begin so, in KiB."""
     return {name: size for name, size in place.meminfo().items() if name.startswith(prefix)}
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait, but not forever."""
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come about"
-        time.sleep(0.1)
-
-
-def settled_leaves(place: Machine) -> dict[str, int]:
-    """Return the sizes of leaves once nothing is left to be folded from what ran before.
-
-    The kernel frees machine code some time after the program has ended, and folds the
-    leaves later still; what is not worth a pause at once waits for ten delays.
-    """
-    leaves, since = meminfo(place, "DirectMap"), time.monotonic()
-
-    def unchanged() -> bool:
-        nonlocal leaves, since
-        now = meminfo(place, "DirectMap")
-        if now != leaves:
-            leaves, since = now, time.monotonic()
-        return time.monotonic() > since + 1.5
-
-    wait_until(unchanged, 20)
-    return leaves
 
 
 def splits(place: Machine) -> int | None:

@@ -8,27 +8,18 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <setjmp.h>
-#include <signal.h>
 #include <sys/wait.h>
 
 #include "kselftest_harness.h"
 
+#include "memory_error.h"
 #include "pool.h"
 
 #undef TEST_TIMEOUT_DEFAULT
 #define TEST_TIMEOUT_DEFAULT	300
 
-#ifndef MADV_HWPOISON
-#define MADV_HWPOISON		100
-#endif
-#ifndef MADV_SOFT_OFFLINE
-#define MADV_SOFT_OFFLINE	101
-#endif
-
 #define SOFT_OFFLINE	"/sys/devices/system/memory/soft_offline_page"
 #define CORRUPT		"/sys/kernel/debug/hwpoison/corrupt-pfn"
-#define UNPOISON	"/sys/kernel/debug/hwpoison/unpoison-pfn"
 
 /* A tail like any other, in the last page of struct pages that a huge page has. */
 #define TAIL(subpages)	((subpages) - 7)
@@ -38,42 +29,6 @@
 #define ALIGNED_TAIL(page_size)	((page_size) / STRUCT_PAGE)
 
 #define SLACK		4096
-
-static sigjmp_buf out_of_fault;
-static volatile sig_atomic_t fault_code;
-
-static void on_fault(int number, siginfo_t *info, void *context)
-{
-	(void)number;
-	(void)context;
-	fault_code = info->si_code;
-	siglongjmp(out_of_fault, 1);
-}
-
-static void catch_faults(void)
-{
-	struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
-
-	sigaction(SIGBUS, &action, NULL);
-}
-
-/* The code of the SIGBUS that a read gets; 0 if it gets none. */
-static int fault_at(volatile char *p)
-{
-	fault_code = 0;
-	if (!sigsetjmp(out_of_fault, 1))
-		(void)*p;
-	return fault_code;
-}
-
-/* The code of the SIGBUS that a page's error gets us at once; 0 if it does not. */
-static int fault_from_error_at(char *p, size_t size)
-{
-	fault_code = 0;
-	if (!sigsetjmp(out_of_fault, 1) && madvise(p, size, MADV_HWPOISON))
-		return -errno;
-	return fault_code;
-}
 
 FIXTURE(poison) {
 	size_t subpages;
@@ -133,15 +88,6 @@ static unsigned long free_page(unsigned long size, int count)
 	frame = frame_of(p);
 	munmap(p, size);
 	return frame;
-}
-
-static bool repair(unsigned long frame)
-{
-	int error = number_write(UNPOISON, frame);
-
-	if (error)
-		printf("# unpoison of frame %#lx: %s\n", frame, strerror(error));
-	return !error;
 }
 
 /*
@@ -221,24 +167,6 @@ TEST_F(poison, error_in_an_aligned_tail)
 	EXPECT_AS_BEFORE(frame, bad);
 }
 
-static void fill(char *p, size_t size, size_t page)
-{
-	size_t i;
-
-	for (i = 0; i < size; i += page)
-		*(size_t *)(p + i) = i + 1;
-}
-
-static long wrong_pages(char *p, size_t size, size_t page)
-{
-	long wrong = 0;
-	size_t i;
-
-	for (i = 0; i < size; i += page)
-		wrong += *(size_t *)(p + i) != i + 1;
-	return wrong;
-}
-
 TEST_F(poison, soft_offline_of_a_mapped_page)
 {
 	unsigned long frame, bad;
@@ -250,13 +178,13 @@ TEST_F(poison, soft_offline_of_a_mapped_page)
 		SKIP(return, "no two pages of %lu kB to be had", variant->size >> 10);
 	p = pool_map(variant->size, 1);
 	ASSERT_NE(NULL, p);
-	fill(p, variant->size, page_size());
+	fill(p, variant->size, 1);
 	frame = frame_of(p);
 	bad = frame + TAIL(self->subpages);
 	error = madvise(p + TAIL(self->subpages) * page_size(), page_size(), MADV_SOFT_OFFLINE);
 	EXPECT_EQ(0, error);
 	EXPECT_NE(frame, frame_of(p));
-	EXPECT_EQ(0, wrong_pages(p, variant->size, page_size()));
+	EXPECT_EQ(0, wrong_pages(p, variant->size, 1));
 	EXPECT_EQ(self->subpages, frames_with(frame_of(p), self->subpages, FLAG_HUGE));
 	EXPECT_EQ(1, pool_get(variant->size, "nr_hugepages"));
 	EXPECT_EQ(0, pool_get(variant->size, "free_hugepages"));
@@ -276,7 +204,7 @@ TEST_F(poison, error_in_a_mapped_page)
 	p = frame ? pool_map(variant->size, 1) : NULL;
 	if (!p)
 		SKIP(return, "no page of %lu kB to be had", variant->size >> 10);
-	fill(p, variant->size, page_size());
+	fill(p, variant->size, 1);
 	frame = frame_of(p);
 	offset = TAIL(self->subpages) * page_size();
 	bad = frame + TAIL(self->subpages);
@@ -316,7 +244,7 @@ TEST_F(poison, error_in_a_page_of_a_file)
 	p = frame ? map_file(fd, variant->size) : NULL;
 	if (!p)
 		SKIP(close(fd); return, "no page of %lu kB to be had", variant->size >> 10);
-	fill(p, variant->size, page_size());
+	fill(p, variant->size, 1);
 	frame = frame_of(p);
 	offset = TAIL(self->subpages) * page_size();
 	EXPECT_EQ(BUS_MCEERR_AR, fault_from_error_at(p + offset, page_size()));
@@ -357,7 +285,7 @@ TEST_F(poison, errors_in_several_tails)
 		SKIP(close(fd); return, "no page of %lu kB to be had", variant->size >> 10);
 	if (self->subpages < 512)
 		SKIP(close(fd); return, "too few pages in %lu kB", variant->size >> 10);
-	fill(p, variant->size, page_size());
+	fill(p, variant->size, 1);
 	frame = frame_of(p);
 	/* It is in the page cache, so that it stays huge until it is repaired. */
 	for (i = 0; i < ARRAY_SIZE(at); i++)

@@ -148,7 +148,11 @@ static void percpu_local_flush(struct pcpu_chunk *chunk, int page_start,
 	flush_tlb_kernel_range(addr, addr + size);
 }
 
-/* One group for each unit, all of the same shape. */
+/*
+ * One group for each unit, all of the same shape. A unit is a multiple of what
+ * the architecture can map by one TLB entry, if it is not smaller than that:
+ * what is added is memory for dynamic allocations.
+ */
 static struct pcpu_alloc_info * __init
 percpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
 {
@@ -165,6 +169,9 @@ percpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
 	ai->reserved_size = reserved_size;
 	ai->unit_size = PFN_ALIGN(static_size + reserved_size + dyn_size);
 	ai->unit_size = max_t(size_t, ai->unit_size, PCPU_MIN_UNIT_SIZE);
+	if (ai->unit_size >= percpu_local_space.align)
+		ai->unit_size = round_up(ai->unit_size,
+					 percpu_local_space.align);
 	ai->dyn_size = ai->unit_size - static_size - reserved_size;
 	ai->atom_size = PAGE_SIZE;
 	ai->alloc_size = ai->unit_size;
@@ -182,31 +189,47 @@ percpu_local_alloc_info(size_t reserved_size, size_t dyn_size)
 }
 
 /*
+ * Memory for a unit of the first chunk at @addr, congruent with that address if
+ * larger TLB entries can map it then.
+ */
+static void * __init percpu_local_alloc_first(unsigned int cpu,
+					      unsigned long addr, size_t size,
+					      pcpu_fc_cpu_to_node_fn_t to_node)
+{
+	size_t align = percpu_local_space.align, before;
+	void *unit;
+
+	if (size < align)
+		align = PAGE_SIZE;
+	before = addr & (align - 1);
+
+	unit = pcpu_fc_alloc(cpu, before + size, align, to_node);
+	if (unit && before)
+		memblock_free(unit, before);
+
+	return unit ? unit + before : NULL;
+}
+
+/*
  * Allocate the first chunk's unit of @cpu, map it at @addr and copy the static
  * data.
  */
 static int __init percpu_local_map_first(const struct pcpu_alloc_info *ai,
 					 unsigned int cpu, unsigned long addr,
-					 struct page **pages,
 					 pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
-	int i, nr_pages = ai->unit_size >> PAGE_SHIFT;
-	void *unit = pcpu_fc_alloc(cpu, ai->unit_size, PAGE_SIZE, cpu_to_nd_fn);
+	void *unit = percpu_local_alloc_first(cpu, addr, ai->unit_size,
+					      cpu_to_nd_fn);
+	unsigned long page;
 
 	if (!unit)
 		return -ENOMEM;
 
 	/* kmemleak tracks the percpu allocations separately */
 	kmemleak_ignore_phys(__pa(unit));
-	for (i = 0; i < nr_pages; i++) {
-		pages[i] = virt_to_page(unit + PFN_PHYS(i));
-		pcpu_populate_pte(addr + PFN_PHYS(i));
-	}
-
-	/*
-	 * The tables are there: it can only fail if something else is mapped.
-	 */
-	if (__pcpu_map_pages(addr, pages, nr_pages))
+	for (page = addr; page < addr + ai->unit_size; page += PAGE_SIZE)
+		pcpu_populate_pte(page);
+	if (arch_percpu_local_map_first(addr, __pa(unit), ai->unit_size))
 		panic("percpu: CPU %u's area is taken\n", cpu);
 	flush_cache_vmap_early(addr, addr + ai->unit_size);
 	kasan_populate_early_vm_area_shadow((void *)addr, ai->unit_size);
@@ -231,8 +254,6 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 				    pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	struct pcpu_alloc_info *ai;
-	struct page **pages;
-	size_t pages_size;
 	int group;
 
 	if (pcpu_chosen_fc != PCPU_FC_AUTO) {
@@ -241,21 +262,12 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 		return -ENODEV;
 	}
 
+	if (arch_percpu_local_init(&percpu_local_space, num_possible_cpus()))
+		return -ENODEV;
+
 	ai = percpu_local_alloc_info(reserved_size, dyn_size);
 	if (!ai)
 		panic("percpu: no memory for the description of the areas\n");
-
-	/* Unaligned allocations cannot be freed. */
-	pages_size = PFN_ALIGN((ai->unit_size >> PAGE_SHIFT) * sizeof(*pages));
-	pages = memblock_alloc(pages_size, SMP_CACHE_BYTES);
-	if (!pages)
-		panic("percpu: no memory for a list of pages\n");
-
-	if (arch_percpu_local_init(&percpu_local_space, ai->nr_groups)) {
-		memblock_free(pages, pages_size);
-		pcpu_free_alloc_info(ai);
-		return -ENODEV;
-	}
 
 	for (group = 0; group < ai->nr_groups; group++) {
 		struct pcpu_group_info *gi = &ai->groups[group];
@@ -264,7 +276,7 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 
 		gi->base_offset = group * percpu_local_space.stride;
 		area = percpu_local_space.areas + gi->base_offset;
-		if (percpu_local_map_first(ai, cpu, area, pages, cpu_to_nd_fn))
+		if (percpu_local_map_first(ai, cpu, area, cpu_to_nd_fn))
 			panic("percpu: no memory for CPU %u's area\n", cpu);
 	}
 
@@ -276,7 +288,6 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 		ai->dyn_size, ai->unit_size);
 	pcpu_setup_first_chunk(ai, (void *)percpu_local_space.areas);
 
-	memblock_free(pages, pages_size);
 	pcpu_free_alloc_info(ai);
 	return 0;
 }

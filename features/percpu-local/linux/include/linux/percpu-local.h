@@ -18,6 +18,8 @@
  * @stride: from the start of one unit's area to the start of the next one's
  * @size: of the area of each unit, and of the local region
  * @local: where the local region starts; page aligned
+ * @align: a power of two, at least PAGE_SIZE: memory of this size that is
+ *	congruent with its address takes one TLB entry
  *
  * The CPUs' units follow each other in the order of cpu_possible_mask.
  */
@@ -26,12 +28,15 @@ struct percpu_local_space {
 	unsigned long stride;
 	unsigned long size;
 	unsigned long local;
+	unsigned long align;
 };
 
 #ifdef CONFIG_HAVE_PERCPU_LOCAL_MAP
 
 int arch_percpu_local_init(struct percpu_local_space *space,
 			   unsigned int nr_units);
+int arch_percpu_local_map_first(unsigned long addr, phys_addr_t phys,
+				size_t size);
 void arch_percpu_local_map(unsigned long start, unsigned long end);
 bool arch_percpu_local_contains(unsigned long addr);
 

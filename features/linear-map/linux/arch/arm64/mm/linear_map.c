@@ -20,6 +20,7 @@
  *  - linear_map_split.c: one leaf into smaller ones, until a leaf starts at an address;
  *    it has the locking, too;
  *  - linear_map_pause.c: all splits of a change in one pause, where they cannot be live;
+ *    linear_map_access_flag.c: those that need no pause, if that is asked for;
  *  - linear_map_change.c: permissions: split at both ends of a range, then change leaf by
  *    leaf; linear_map_area.c does so for the alias of vmalloc areas;
  *  - linear_map_fold.c: leaves that are alike again become larger ones;
@@ -48,20 +49,23 @@ static const char *mode_reason __ro_after_init;
 static const char *no_pause_reason __ro_after_init;
 
 /* What arm64.linear_map= asks for. */
-static enum { WAY_AUTO, WAY_LIVE, WAY_PAUSE, WAY_PAGES } wanted_way __initdata;
+static enum {
+	WAY_AUTO, WAY_LIVE, WAY_AF, WAY_PAUSE, WAY_PAGES
+} wanted_way __initdata;
 
 static int __init parse_way(char *arg)
 {
 	static const char *const names[] __initconst = {
 		[WAY_AUTO]	= "auto",
 		[WAY_LIVE]	= "live",
+		[WAY_AF]	= "af",
 		[WAY_PAUSE]	= "pause",
 		[WAY_PAGES]	= "pages",
 	};
 	int way = arg ? match_string(names, ARRAY_SIZE(names), arg) : -EINVAL;
 
 	if (way < 0)
-		pr_warn("arm64.linear_map=%s: not one of auto, live, pause, pages; using auto\n",
+		pr_warn("arm64.linear_map=%s: not one of auto, live, af, pause, pages; using auto\n",
 			arg ?: "");
 	wanted_way = max(way, WAY_AUTO);
 
@@ -86,18 +90,22 @@ bool __init linear_map_choose_mode(void)
 	} else if (wanted_way == WAY_PAGES) {
 		linear_map_mode = LINEAR_MAP_PAGES;
 		mode_reason = "arm64.linear_map=pages";
-	} else if (wanted_way != WAY_PAUSE && cpu_has_bbml2_noabort()) {
+	} else if ((wanted_way == WAY_AUTO || wanted_way == WAY_LIVE) &&
+		   cpu_has_bbml2_noabort()) {
 		linear_map_mode = LINEAR_MAP_LIVE;
 		mode_reason = "BBM level 2 without aborts";
 	} else {
 		linear_map_mode = LINEAR_MAP_PAUSED;
 		mode_reason = wanted_way == WAY_PAUSE ? "arm64.linear_map=pause" :
+			      wanted_way == WAY_AF ?
+			      "arm64.linear_map=af, splits without one if they can be" :
 			      bbml2_noabort_disabled() ? "arm64.nobbml2" :
 			      "the boot CPU is not known to have BBM level 2 without aborts";
 		no_pause_reason = wanted_way == WAY_LIVE ? "arm64.linear_map=live" :
 				  why_linear_map_cannot_pause();
 		if (no_pause_reason)
 			linear_map_mode = LINEAR_MAP_PAGES;
+		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pause_reason;
 	}
 	linear_map_may_pause = wanted_way == WAY_AUTO && !why_linear_map_cannot_pause();
 

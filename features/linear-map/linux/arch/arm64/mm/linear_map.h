@@ -41,6 +41,9 @@ enum linear_map_mode {
  */
 extern enum linear_map_mode linear_map_mode;
 
+/* Are splits tried by access flags before there is a pause? Written as linear_map_mode is. */
+extern bool linear_map_by_access_flag;
+
 /* May pauses stand in for what not all CPUs can do live, when these have started? */
 extern bool linear_map_may_pause;
 
@@ -61,6 +64,20 @@ extern struct mutex linear_map_split_lock;
 struct address_range {
 	unsigned long start;
 	unsigned long end;
+};
+
+/**
+ * struct exchange - an entry that is exchanged
+ * @alias: where it is, not by its linear address
+ * @old: what it has
+ * @desc: what it becomes
+ * @done: was it exchanged without a pause?
+ */
+struct exchange {
+	u64 *alias;
+	u64 old;
+	u64 desc;
+	bool done;
 };
 
 /**
@@ -160,6 +177,7 @@ int fold_planned(void (*done)(enum leaf_size size, void *table, unsigned long st
 void forget_planned_folds(void);
 bool linear_map_pauses_are_frequent(void);
 unsigned long linear_map_pauses(void);
+unsigned long linear_map_access_flag_splits(void);
 int linear_map_run_paused(void);
 #else
 static inline const char *why_linear_map_cannot_pause(void)
@@ -193,6 +211,20 @@ static inline int fold_planned(void (*done)(enum leaf_size size, void *table,
 
 static inline void forget_planned_folds(void) { }
 static inline bool linear_map_pauses_are_frequent(void) { return false; }
+#endif
+
+/* linear_map_access_flag.c */
+#ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
+extern const u32 *access_flag_test_use;
+bool linear_map_can_use_access_flag(void);
+unsigned int exchange_by_access_flag(struct exchange *exchanges, unsigned int nr);
+#else
+static inline bool linear_map_can_use_access_flag(void) { return false; }
+
+static inline unsigned int exchange_by_access_flag(struct exchange *exchanges, unsigned int nr)
+{
+	return 0;
+}
 #endif
 
 /* linear_map_fold.c */

@@ -645,8 +645,8 @@ static void a_change_has_one_pause_or_none(struct kunit *test)
 	struct kernel_leaf leaf;
 	void *area;
 
-	if (!linear_map_is_paused())
-		kunit_skip(test, "the linear map is split live on this system");
+	if (!linear_map_is_paused() || linear_map_can_use_access_flag())
+		kunit_skip(test, "the linear map is split without pauses on this system");
 
 	/* Two pages of each block, neither of which is at its ends. */
 	for (i = 0; i < nr; i++)
@@ -704,6 +704,57 @@ static void a_change_has_one_pause_or_none(struct kunit *test)
 	find_vm_area(area)->pages = NULL;
 	find_vm_area(area)->nr_pages = 0;
 	vunmap(area);
+}
+#endif
+
+#ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
+/* The first page of a block is split off, and all maps as it did. */
+static void expect_split(struct kunit *test, unsigned long block)
+{
+	struct kernel_leaf leaf;
+	unsigned long addr;
+
+	KUNIT_EXPECT_EQ(test, split_kernel_leaf(block + PAGE_SIZE), 0);
+	for (addr = block; addr < block + PMD_SIZE; addr += PAGE_SIZE) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_ASSERT_EQ(test, leaf.desc, linear_map_default_desc(addr, LEAF_PTE));
+		KUNIT_ASSERT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
+	}
+}
+
+/*
+ * A block that nobody uses is split by its access flag, without a pause. One that is used
+ * between the invalidation and the exchange has its flag again, and takes a pause.
+ */
+static void idle_blocks_are_split_by_their_access_flag(struct kunit *test)
+{
+	const unsigned int blocks = 4;
+	unsigned long splits, pauses;
+	struct region *region;
+	unsigned int i;
+
+	if (!linear_map_can_use_access_flag())
+		kunit_skip(test, "blocks are not split by their access flag on this system");
+	region = take_region(test, blocks * PMD_SIZE, LEAF_PMD);
+
+	splits = linear_map_access_flag_splits();
+	pauses = linear_map_pauses();
+	for (i = 0; i < blocks; i++)
+		expect_split(test, region->start + i * PMD_SIZE);
+	KUNIT_EXPECT_EQ(test, linear_map_access_flag_splits(), splits + blocks);
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), pauses);
+
+	/* Folding takes a pause. */
+	fold_all(region);
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), pauses + 1);
+
+	splits = linear_map_access_flag_splits();
+	access_flag_test_use = (const u32 *)region->start;
+	expect_split(test, region->start);
+	expect_split(test, region->start + PMD_SIZE);
+	access_flag_test_use = NULL;
+	KUNIT_EXPECT_EQ(test, linear_map_access_flag_splits(), splits + 1);
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), pauses + 2);
 }
 #endif
 
@@ -992,6 +1043,9 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(failed_allocation_changes_nothing),
 #if LINEAR_MAP_CAN_PAUSE
 	KUNIT_CASE(a_change_has_one_pause_or_none),
+#endif
+#ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
+	KUNIT_CASE(idle_blocks_are_split_by_their_access_flag),
 #endif
 	KUNIT_CASE(splits_only_at_the_ends),
 	KUNIT_CASE(leaf_start_needs_no_split),

@@ -12,7 +12,8 @@
  * below it, before the pause, because nobody knows of it yet. So only one entry has to be
  * exchanged for each block that is in use. Folding exchanges entries the other way round,
  * many in one pause. If there is no memory, or there can be no pause, the plan is
- * dropped: nothing was changed.
+ * dropped: nothing was changed. With arm64.linear_map=af, splits are tried without a pause
+ * before that (linear_map_access_flag.c).
  *
  * What may be used in the pause. Any memory that is only in the linear map may be out of
  * reach: what was allocated with kmalloc() or as pages, tasks, and so current and the count
@@ -79,31 +80,26 @@
  * @old: what its entry has now
  * @table: the table, by its linear address
  * @in_use: is the entry in use, and must be exchanged in the pause?
+ * @done: was it exchanged, or that of the block that this one is a part of?
  */
 struct planned {
 	struct kernel_leaf leaf;
 	u64 old;
 	u64 *table;
 	bool in_use;
+	bool done;
 };
 
 /* All of this is protected by linear_map_split_lock. */
 static struct planned plan[MAX_ENTRIES];
 static unsigned int nr_planned;
 
-/**
- * struct exchange - an entry that is exchanged in the pause
- * @alias: where it is, not by its linear address
- * @desc: what it becomes
- */
-struct exchange {
-	u64 *alias;
-	u64 desc;
-};
-
 /* Read in the pause, so they are in the image. */
 static struct exchange exchanges[MAX_ENTRIES];
 static unsigned int nr_exchanges;
+
+/* What each of them is for. */
+static struct planned *exchanged[MAX_ENTRIES];
 
 /* Where the tables are mapped whose entries are exchanged, and the entries that map them. */
 static void *aliases;
@@ -112,6 +108,10 @@ static pte_t *alias_ptes[MAX_ENTRIES];
 /* What pauses took, and how many could not be had; protected by linear_map_split_lock. */
 static struct cpu_pause_stats pause_stats;
 static unsigned long pauses_failed;
+
+/* How many blocks were split by their access flag, and how many were in use each time. */
+static unsigned long access_flag_splits;
+static unsigned long access_flag_failures;
 
 /*
  * When the last pauses were. As many in a second are frequent: then what has to be split is
@@ -173,7 +173,8 @@ static bool noinstr __no_stack_protector change_entries(void *unused)
 	unsigned int i, nr = nr_exchanges;
 
 	for (i = 0; i < nr; i++)
-		WRITE_ONCE(*exchanges[i].alias, 0);
+		if (!exchanges[i].done)
+			WRITE_ONCE(*exchanges[i].alias, 0);
 
 	dsb(ishst);
 	__tlbi(vmalle1is);
@@ -182,7 +183,8 @@ static bool noinstr __no_stack_protector change_entries(void *unused)
 	isb();
 
 	for (i = 0; i < nr; i++)
-		WRITE_ONCE(*exchanges[i].alias, exchanges[i].desc);
+		if (!exchanges[i].done)
+			WRITE_ONCE(*exchanges[i].alias, exchanges[i].desc);
 	dsb(ishst);
 	isb();
 
@@ -244,7 +246,7 @@ void linear_map_prepare_pauses(void)
 }
 
 /* Have one more entry exchanged. */
-static void add_exchange(const struct planned *planned, u64 desc)
+static void add_exchange(struct planned *planned, u64 desc)
 {
 	unsigned int i = nr_exchanges++;
 	unsigned long entry = (unsigned long)planned->leaf.entry;
@@ -252,8 +254,12 @@ static void add_exchange(const struct planned *planned, u64 desc)
 	check_pgtable_paused_transition(planned->leaf.entry, planned->old, desc,
 					planned->leaf.size == LEAF_PUD ? PUD_SHIFT : PMD_SHIFT);
 	__set_pte(alias_ptes[i], pfn_pte(PHYS_PFN(__pa(entry)), PAGE_KERNEL));
-	exchanges[i].alias = aliases + i * PAGE_SIZE + offset_in_page(entry);
-	exchanges[i].desc = desc;
+	exchanges[i] = (struct exchange) {
+		.alias = aliases + i * PAGE_SIZE + offset_in_page(entry),
+		.old = planned->old,
+		.desc = desc,
+	};
+	exchanged[i] = planned;
 }
 
 /* Remove the aliases. */
@@ -397,6 +403,7 @@ static struct planned *plan_split(const struct kernel_leaf *leaf, bool in_use,
 	planned->old = leaf->desc;
 	planned->table = ptdesc_address(table);
 	planned->in_use = in_use;
+	planned->done = false;
 	fill_split_table(leaf, leaf->size == LEAF_PUD ? LEAF_PMD : LEAF_PTE, planned->table);
 	/* It is in a table that nobody knows of. */
 	if (!in_use)
@@ -447,11 +454,47 @@ static int plan_boundary(unsigned long addr, unsigned long boundary,
 	return 0;
 }
 
-/* Carry out the plan: all of it or nothing. */
-static int install_splits(void)
+/* Is a block of the plan, which is in no table in use, a part of one that is done? */
+static bool is_part_of_done(const struct planned *part)
 {
 	unsigned int i;
-	int ret;
+
+	for (i = 0; i < nr_planned; i++)
+		if (plan[i].in_use && plan[i].done &&
+		    part->leaf.start >= plan[i].leaf.start &&
+		    part->leaf.start - plan[i].leaf.start < leaf_bytes(plan[i].leaf.size))
+			return true;
+
+	return false;
+}
+
+/* Count what was split, and take it out of the plan. */
+static void complete_splits(void)
+{
+	unsigned int i, left = 0;
+
+	for (i = 0; i < nr_planned; i++)
+		if (!plan[i].in_use)
+			plan[i].done = is_part_of_done(&plan[i]);
+
+	for (i = 0; i < nr_planned; i++) {
+		if (plan[i].done)
+			count_split(&plan[i].leaf,
+				    plan[i].leaf.size == LEAF_PUD ? LEAF_PMD : LEAF_PTE);
+		else
+			plan[left++] = plan[i];
+	}
+	nr_planned = left;
+}
+
+/*
+ * Carry out the plan. What could be split by access flags is split, also if there is no pause
+ * for the rest; it maps as before.
+ */
+static int install_splits(void)
+{
+	unsigned int i, done;
+	int ret = 0;
 
 	if (!nr_planned)
 		return 0;
@@ -459,16 +502,20 @@ static int install_splits(void)
 	for (i = 0; i < nr_planned; i++)
 		if (plan[i].in_use)
 			add_exchange(&plan[i], split_table_desc(&plan[i].leaf, plan[i].table));
-	ret = linear_map_run_paused();
+
+	done = exchange_by_access_flag(exchanges, nr_exchanges);
+	access_flag_splits += done;
+	if (linear_map_can_use_access_flag())
+		access_flag_failures += nr_exchanges - done;
+	if (done < nr_exchanges)
+		ret = linear_map_run_paused();
+
+	for (i = 0; i < nr_exchanges; i++)
+		exchanged[i]->done = !ret || exchanges[i].done;
 	forget_exchanges();
-	if (ret)
-		return ret;
+	complete_splits();
 
-	for (i = 0; i < nr_planned; i++)
-		count_split(&plan[i].leaf, plan[i].leaf.size == LEAF_PUD ? LEAF_PMD : LEAF_PTE);
-	nr_planned = 0;
-
-	return 0;
+	return ret;
 }
 
 /* Drop what is left of a plan. */
@@ -761,6 +808,17 @@ void forget_planned_folds(void)
 }
 
 /**
+ * linear_map_access_flag_splits() - how many blocks were split by their access flag?
+ *
+ * Context: any.
+ * Return: their number, since boot.
+ */
+unsigned long linear_map_access_flag_splits(void)
+{
+	return READ_ONCE(access_flag_splits);
+}
+
+/**
  * linear_map_pauses() - how many pauses were there for the linear map?
  *
  * Context: any.
@@ -782,12 +840,16 @@ static struct kobj_attribute _name##_attr = __ATTR_RO(_name)
 
 STAT_ATTR(pauses, pause_stats.pauses);
 STAT_ATTR(pauses_failed, pauses_failed);
+STAT_ATTR(access_flag_splits, access_flag_splits);
+STAT_ATTR(access_flag_failures, access_flag_failures);
 STAT_ATTR(longest_pause_ns, pause_stats.longest_ns);
 STAT_ATTR(total_pause_ns, pause_stats.total_ns);
 
 static struct attribute *pause_attrs[] = {
 	&pauses_attr.attr,
 	&pauses_failed_attr.attr,
+	&access_flag_splits_attr.attr,
+	&access_flag_failures_attr.attr,
 	&longest_pause_ns_attr.attr,
 	&total_pause_ns_attr.attr,
 	NULL
@@ -800,6 +862,9 @@ static const struct attribute_group pause_group = {
 
 static int __init init_sysfs(void)
 {
+	if (linear_map_by_access_flag && !linear_map_can_use_access_flag())
+		pr_warn("arm64.linear_map=af: not all CPUs set access flags; there are pauses alone\n");
+
 	return linear_map_is_paused() ? sysfs_create_group(mm_kobj, &pause_group) : 0;
 }
 late_initcall(init_sysfs);

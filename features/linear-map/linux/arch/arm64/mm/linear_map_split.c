@@ -34,6 +34,7 @@
 
 enum linear_map_mode linear_map_mode __ro_after_init = LINEAR_MAP_PAGES;
 bool linear_map_may_pause __ro_after_init;
+bool linear_map_by_access_flag __ro_after_init;
 
 /* See above, and linear_map.h. */
 DECLARE_RWSEM(linear_map_fold_sem);

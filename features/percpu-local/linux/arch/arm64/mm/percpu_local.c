@@ -360,6 +360,7 @@ static bool __init lay_out(unsigned int nr_units)
 
 	space.local = start & ~PERCPU_LOCAL_BIT;
 	space.areas = PERCPU_AREAS_START + offset;
+	space.align = CONT_PTE_SIZE;
 	space.stride = round_down(room / nr_units, PMD_SIZE);
 	space.stride = min(space.stride, PERCPU_LOCAL_MAX + PMD_SIZE);
 	/* No table has ptes of two areas. */
@@ -438,6 +439,52 @@ static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp,
 		set_top_level(table, pmdp, pmd_val(pmd));
 	else
 		set_pmd(pmdp, pmd);
+}
+
+/**
+ * arch_percpu_local_map_first() - map a unit of the first chunk
+ * @addr: where it begins in its area; there are tables of ptes for it
+ * @phys: where its memory begins, which is in one piece
+ * @size: in bytes; a multiple of pages
+ *
+ * Where a whole contiguous range is in it, and both addresses are aligned to
+ * one, the entries have the contiguous bit. Nobody ever changes them again, as
+ * the first chunk stays and its permissions do.
+ *
+ * Context: boot, on one CPU.
+ * Return: 0, or -EBUSY if something else is mapped there.
+ */
+int __init arch_percpu_local_map_first(unsigned long addr, phys_addr_t phys,
+				       size_t size)
+{
+	unsigned long page, end = addr + size;
+	unsigned long first = end, last = end;
+
+	if (IS_ALIGNED(addr ^ phys, CONT_PTE_SIZE)) {
+		first = round_up(addr, CONT_PTE_SIZE);
+		last = round_down(end, CONT_PTE_SIZE);
+	}
+
+	for (page = addr; page < end; page += PAGE_SIZE, phys += PAGE_SIZE) {
+		pte_t *ptep = virt_to_kpte(page);
+		pte_t pte = pfn_pte(PHYS_PFN(phys), PAGE_KERNEL);
+
+		if (!pte_none(__ptep_get(ptep)))
+			return -EBUSY;
+		if (page >= first && page < last)
+			pte = pte_mkcont(pte);
+		/*
+		 * From invalid to valid: no TLB can hold anything else of it.
+		 * One that takes an entry of a range for all of them, while the
+		 * others are not written yet, has what they are about to be.
+		 */
+		__set_pte_nosync(ptep, pte);
+	}
+	/* The static data is copied next, through these entries. */
+	dsb(ishst);
+	isb();
+
+	return 0;
 }
 
 /**

@@ -269,6 +269,42 @@ static void local_regions_show_the_areas(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, leaf_at(swapper_pg_dir, space->local), 0);
 }
 
+/*
+ * A contiguous range is one of memory, too, or a TLB that has an entry for all
+ * of it makes up an address. With 4 KiB pages, where a range is 64 KiB, the
+ * first chunk consists of them.
+ */
+static void the_first_chunk_has_contiguous_ranges(struct kunit *test)
+{
+	const struct percpu_local_space *space = percpu_local_get_space();
+	size_t static_size = __per_cpu_end - __per_cpu_start;
+	unsigned int cpu, unit = 0;
+
+	for_each_possible_cpu(cpu) {
+		unsigned long area = space->areas + unit++ * space->stride;
+		unsigned long addr, range, contiguous = 0;
+
+		for (addr = area; addr < area + space->size;
+		     addr += PAGE_SIZE) {
+			pte_t pte = __pte(leaf_at(swapper_pg_dir, addr));
+			pte_t head;
+
+			if (!pte_valid(pte) || !pte_cont(pte))
+				break;
+			contiguous += PAGE_SIZE;
+			range = round_down(addr, CONT_PTE_SIZE);
+			head = __pte(leaf_at(swapper_pg_dir, range));
+			KUNIT_EXPECT_TRUE(test, IS_ALIGNED(__pte_to_phys(head),
+							   CONT_PTE_SIZE));
+			KUNIT_EXPECT_EQ(test, pte_val(pte),
+					pte_val(head) + (addr - range));
+		}
+		KUNIT_EXPECT_TRUE(test, IS_ALIGNED(contiguous, CONT_PTE_SIZE));
+		if (IS_ENABLED(CONFIG_ARM64_4K_PAGES))
+			KUNIT_EXPECT_GE(test, contiguous, static_size);
+	}
+}
+
 static void pointers_lead_into_the_space(struct kunit *test)
 {
 	const struct percpu_local_space *space = percpu_local_get_space();
@@ -506,6 +542,7 @@ static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(the_block_is_as_writable_as_the_linkers),
 	KUNIT_CASE(every_cpu_is_on_its_table),
 	KUNIT_CASE(local_regions_show_the_areas),
+	KUNIT_CASE(the_first_chunk_has_contiguous_ranges),
 	KUNIT_CASE(pointers_lead_into_the_space),
 	KUNIT_CASE(new_top_level_entries_reach_all),
 	KUNIT_CASE(new_second_level_entries_are_copied),

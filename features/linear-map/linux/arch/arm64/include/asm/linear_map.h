@@ -64,4 +64,9 @@ int linear_map_prepare_module(const struct module *mod);
 static inline int linear_map_prepare_module(const struct module *mod) { return 0; }
 #endif
 
+struct arm64_cpu_capabilities;
+
+/* The match of a capability */
+bool has_linear_map_access_flag(const struct arm64_cpu_capabilities *caps, int scope);
+
 #endif /* __ASM_LINEAR_MAP_H */

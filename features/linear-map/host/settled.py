@@ -1,0 +1,51 @@
+"""Wait until the linear map has become what it stays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pagewright.machine.machine import Machine
+
+# Leaves by size, and how many were split and folded, if the kernel counts that.
+_STATE = "grep -h -e ^DirectMap -e ^linear_map_ /proc/meminfo /proc/vmstat"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait, but not forever.
+
+    Raises:
+        AssertionError: it did not come about in so many seconds.
+    """
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up, "it did not come about"
+        time.sleep(0.1)
+
+
+def settled_leaves(place: Machine, quiet: float = 1.5, timeout: float = 60) -> dict[str, int]:
+    """Return how much leaves of each size map, in KiB, once nothing is split or folded any more.
+
+    The kernel frees machine code some time after the program has ended, and folds the
+    leaves later still; what is not worth a pause at once waits for ten delays.
+
+    Args:
+        place: the machine.
+        quiet: for how many seconds nothing must have changed.
+        timeout: how many seconds to wait for that.
+
+    Raises:
+        AssertionError: it went on for longer than that.
+    """
+    state, since = place.check(_STATE), time.monotonic()
+
+    def unchanged() -> bool:
+        nonlocal state, since
+        now = place.check(_STATE)
+        if now != state:
+            state, since = now, time.monotonic()
+        return time.monotonic() > since + quiet
+
+    wait_until(unchanged, timeout)
+    lines = (line.split() for line in state.splitlines() if line.startswith("DirectMap"))
+    return {words[0].rstrip(":"): int(words[1]) for words in lines}

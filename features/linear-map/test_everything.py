@@ -1,0 +1,106 @@
+"""Everything that changes kernel page tables at once, with 8 CPUs, for ten minutes.
+
+Modules, BPF programs and secret memory come and go; hugepages are held, demoted and given back, and
+have memory errors; CPUs and memory come and go; and per-CPU operations add up meanwhile. Each
+program checks what it has: every sum, and every page.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+
+import pytest
+from settled import settled_leaves, wait_until
+
+from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
+
+pytestmark = [pytest.mark.full, pytest.mark.long]
+
+SECONDS = 600
+MIB = 1 << 20
+
+STOP = "/run/stop"
+LINEAR_MAP = "/usr/lib/tests/linear-map"
+HUGEPAGES = "/usr/lib/tests/hugetlb-vmemmap"
+POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+
+# Each is run again and again until the time is over. A turn that fails is the last one.
+JOBS = {
+    "secret-memory": f"{LINEAR_MAP}/secretmem -t of_many_processes_comes_back",
+    "modules": f"{LINEAR_MAP}/modules -t come_and_go_on_all_cpus",
+    "bpf": f"{LINEAR_MAP}/bpf -t programs_come_and_go_on_all_cpus",
+    "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
+    # A pool that grows takes what it can get.
+    "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages; sleep 1; done",
+    "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --timeout 20s --quiet",
+    "processes": "stress-ng --fork 2 --mmapfork 1 --mmapfork-bytes 16M --timeout 20s --quiet",
+    # Only one at a time may be off; the torture of per-CPU operations takes some off itself.
+    "cpus": """for cpu in 4 5 6 7; do
+        echo 0 >/sys/devices/system/cpu/cpu$cpu/online; sleep 0.2
+        echo 1 >/sys/devices/system/cpu/cpu$cpu/online; sleep 0.2
+    done; :""",
+    # Its module fails to load if a sum is wrong.
+    "per-cpu-sums": "modprobe percpu_torture rounds=500 plugs=2 churns=1 && rmmod percpu_torture",
+    "page-tables": "cat /sys/kernel/debug/kernel_page_tables >/dev/null; sleep 5",
+}
+
+BEGIN = """
+export TOGETHER=1
+job() {{
+    turns=0
+    until test -e {stop}; do
+        sh -c "$2" >/run/$1.log 2>&1 || {{ echo "failed: $?" >>/run/$1.log; break; }}
+        turns=$((turns + 1))
+        echo $turns >/run/$1.turns
+    done
+    touch /run/$1.ended
+}}
+"""
+
+
+@pytest.mark.parametrize("cpu", [DEFAULT_CPU, LEVEL_0_CPU], ids=["live", "paused"])
+@pytest.mark.parametrize("build", ["patched-4k", "debug-4k"])
+def test_everything_at_once(machine, hotplug, build, cpu):
+    """What fails is named with the end of what it has printed; nothing is left when all is over."""
+    place = machine(
+        build,
+        cpu=cpu,
+        smp=8,
+        memory="3G",
+        **hotplug.options
+        | {
+            "append": f"{hotplug.options['append']} hugetlb_free_vmemmap=on "
+            "arm64.linear_map_fold_delay_ms=10"
+        },
+    )
+    place.check(f"{LINEAR_MAP}/bpf -t programs_are_machine_code_that_runs")
+    place.check(f"{LINEAR_MAP}/modules -t leave_nothing_else_read_only")
+    leaves = settled_leaves(place)
+    for name, command in JOBS.items():
+        place.check(f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &")
+    until, size = time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        size = 0 if size else 1024 * MIB
+        hotplug.resize(place, size)
+        time.sleep(15)
+        # Also that it still answers.
+        place.check("cat /proc/loadavg", timeout=300)
+    place.check(f"touch {STOP}")
+    hotplug.resize(place, 0)
+    ended = " && ".join(f"test -e /run/{name}.ended" for name in JOBS)
+    place.check(f"until {ended}; do sleep 1; done", timeout=900)
+    failed = {name: place.check(f"tail -n 20 /run/{name}.log") for name in JOBS}
+    turns = dict(zip(JOBS, place.read(*(f"/run/{name}.turns" for name in JOBS)), strict=True))
+    assert not {name: text for name, text in failed.items() if "failed: " in text}, failed
+    assert min(map(int, turns.values())) > 0, turns
+    counts = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", failed["hugepages"])}
+    assert min(counts["holds"], counts["errors"], counts["offlines"]) > 0, counts
+    assert counts["wrong"] == counts["unheard"] == counts["unrepaired"] == 0, counts
+    assert "not ok" not in place.check("dmesg")
+    place.check(f"echo 0 >{POOL}/nr_hugepages")
+    wait_until(lambda: hotplug.size(place) == 0, 120)
+    wait_until(lambda: settled_leaves(place) == leaves, 60)
+    assert place.meminfo()["HugePages_Total"] == 0
+    assert place.warnings() == ""
