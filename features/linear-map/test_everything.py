@@ -79,7 +79,9 @@ def test_everything_at_once(machine, hotplug, build, cpu):
     place.check(f"{LINEAR_MAP}/modules -t leave_nothing_else_read_only")
     leaves = settled_leaves(place)
     for name, command in JOBS.items():
-        place.check(f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &")
+        place.check(
+            f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &"
+        )
     until, size = time.monotonic() + SECONDS, 0
     while time.monotonic() < until:
         size = 0 if size else 1024 * MIB

@@ -6,6 +6,7 @@ import re
 
 import leaves
 import pytest
+from settled import settled_leaves
 
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
