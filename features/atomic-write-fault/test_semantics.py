@@ -38,6 +38,7 @@ def test_semantics_with_memory_tagging(machine: Boot, guest_program) -> None:
     guest_program(place, SEMANTICS)
 
 
+@pytest.mark.full
 def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
     guest_program(machine(smp=2, single_threaded=True, nodes=2), SEMANTICS)
 
@@ -57,7 +58,9 @@ def test_semantics_without_exclusives(machine: Boot, guest_program) -> None:
     guest_program(machine(smp=2, single_threaded=True, append=EXCLUSIVE_OFF), SEMANTICS)
 
 
+@pytest.mark.full
 def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
+    """It is the test that is right, and not what it tests: no change of ours can break this."""
     guest_program(machine(build="base-4k", smp=2, single_threaded=True), SEMANTICS)
 
 

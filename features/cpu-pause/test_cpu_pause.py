@@ -14,7 +14,7 @@ SYSFS = "/sys/kernel/cpu_pause"
 NMI = "irqchip.gicv3_pseudo_nmi=1"
 
 
-EVERY_DAY = [(2, ""), (4, ""), (4, NMI)]
+EVERY_DAY = [(2, ""), (4, NMI)]
 # An emulator with more CPUs than its host takes minutes, and each pause a long time.
 PATIENT = "cpu_pause.wait_us=1000000"
 WIDE = [(cpus, nmi) for cpus in (1, 2, 4, 16, 64) for nmi in ("", NMI)]
