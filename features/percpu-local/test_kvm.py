@@ -57,12 +57,6 @@ done
 echo "rounds: $n"
 """
 
-# The base kernel says this now and then of a CPU that goes, without KVM too.
-NOT_VACATED = re.compile(
-    r"[^\n]*-\[ cut here \]-+\n[^\n]*Dying CPU not properly vacated!\n.*?end trace [^\n]*\n",
-    re.DOTALL,
-)
-
 
 @pytest.fixture(scope="module")
 def host(space, shared_machine, tmp_path_factory):
@@ -139,7 +133,7 @@ def test_torture_in_host_and_guest(host, report_ktap, build, mode):
         results = ktap.from_module(log, TORTURE)
         report_ktap(results)
         assert re.search(r"^ok ", results, re.MULTILINE)
-        assert klog.splats(NOT_VACATED.sub("", log)) == ""
+        assert klog.splats(klog.without_dying_cpus(log)) == ""
 
 
 @builds
@@ -159,4 +153,4 @@ def test_host_works_and_its_cpus_come_and_go_meanwhile(host, build, mode):
     assert place.check("cat /tmp/work") == "rounds: 25"
     assert re.fullmatch(r"rounds: [1-9]\d*", place.check("cat /tmp/hotplug"))
     assert guest.warnings == ""
-    assert klog.splats(NOT_VACATED.sub("", place.check("dmesg"))) == ""
+    assert klog.splats(klog.without_dying_cpus(place.check("dmesg"))) == ""
