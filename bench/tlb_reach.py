@@ -70,8 +70,6 @@ SEAMLESS = Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemm
 PAUSE = Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause")
 HVO = (HVO_OFF, SEAMLESS, PAUSE)
 COLUMNS = [side.label for side in (BASE, BASE_ON, NO_FOLDING, ALONE, PATCHED, *HVO)]
-# Sides whose per-CPU data is told apart: the kernel has nothing else at these addresses.
-PERCPU_TOLD = [side.label for side in (NO_FOLDING, ALONE, PATCHED)]
 
 SCATTER = "features/linear-map/bench/scatter.c"
 
@@ -168,7 +166,8 @@ KERNEL_DATA = (*tlb.KERNEL_DATA, LOCAL, AREAS)
 DATA = (*KERNEL_DATA, "user")
 KERNEL = (*KERNEL_DATA, "kernel-code")
 OF_DATA = "kernel data"
-# What is told apart of that.
+# What is told apart of that, where percpu-local is on. Kernels without it have other things at
+# these addresses, and the first chunk of per-CPU data in the linear map.
 PERCPU = {"per-CPU data, local": (LOCAL,), "per-CPU data, areas": (AREAS,)}
 ALL_DATA = f"{USUAL}, kernel and programs: L1 misses"
 PER_1000 = {
@@ -193,7 +192,7 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
 
     yield from cost.rows(group, OF_DATA, KERNEL_DATA)
     yield from cost.rows(group, "linear map", ("linear",), (USUAL,), ("l1", "l2"))
-    told_apart = {"struct pages": ("struct-pages",), **(PERCPU if side in PERCPU_TOLD else {})}
+    told_apart = {"struct pages": ("struct-pages",), **(PERCPU if side == PATCHED.label else {})}
     for of, classes in told_apart.items():
         yield from cost.rows(group, of, classes)
         yield Quantity(group, f"accesses, {of}", "accesses", cost.accesses(classes))

@@ -258,6 +258,6 @@ EXPERIMENT = Experiment(
         "what stays of a workload are mostly cheap instructions. Neither figure can be had from "
         "the other.",
         "What the second view of per-CPU data costs in TLB entries. A page that is used through "
-        "both takes two.",
+        "both takes two. `pagewright bench tlb-reach` has a model of it.",
     ),
 )
