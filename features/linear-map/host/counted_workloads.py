@@ -35,6 +35,8 @@ READ = f"""
 set -e
 {COUNTED}
 dd if=/dev/zero of=/var/tmp/file bs=1M count=MANY 2>/dev/null
+# Or it is written to the disk in the middle of what is counted.
+sync /var/tmp/file
 cat /var/tmp/file >/dev/null
 each() {{ counted $1 dd if=/var/tmp/file of=/dev/null bs=64k count=$(($2 * 16)) 2>/dev/null; }}
 {EACH}rm /var/tmp/file
