@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hugepage_uses import FILL_POOL
+from hugepage_uses import FILL_POOL, use
 from percpu_layout import AREAS, LOCAL, RANGES
 from percpu_workloads import COUNT
 
@@ -51,6 +51,23 @@ def test_struct_pages_miss_once_for_each_leaf(guest):
         misses = more[f"{geometry} struct-pages l1"]
         assert misses >= PAGES if hvo == "on" else misses < PAGES / 10, geometry
         assert misses < PAGES * 1.2, geometry
+
+
+# How many hugepages are used each time, and by how much the number of times is larger.
+USED, MORE = 8, 20
+
+
+@pytest.mark.parametrize(
+    ("how", "each"), [("direct", 1), ("pipe", 1), ("fault", USED), ("fork", USED)]
+)
+def test_uses_of_hugepages_access_their_struct_pages(guest, how, each):
+    _, place = guest
+    command = use(how).replace("PAGES", str(USED))
+    once, often = (counted(place, command.replace("$2", str(n))) for n in (1, 1 + MORE))
+    accesses = "accesses struct-pages"
+    # A reference is taken and given back, which is two accesses at least.
+    assert often[accesses] - once[accesses] >= 2 * each * MORE
+    assert often["kernel"] - once["kernel"] > 500 * each * MORE
 
 
 def test_per_cpu_data_has_classes_of_its_own(guest):
