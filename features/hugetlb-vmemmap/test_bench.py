@@ -48,13 +48,13 @@ def test_struct_pages_miss_once_for_each_leaf(guest):
     # One for each page of memory, at least.
     assert more["accesses struct-pages"] >= 32768
     for geometry in GEOMETRIES:
+        # What else is accessed meanwhile takes some entries away, and these miss once more.
         misses = more[f"{geometry} struct-pages l1"]
-        assert misses >= PAGES if hvo == "on" else misses < PAGES / 10, geometry
-        assert misses < PAGES * 1.2, geometry
+        assert PAGES <= misses < 2 * PAGES if hvo == "on" else misses < PAGES / 2, (geometry, misses)
 
 
 # How many hugepages are used each time, and by how much the number of times is larger.
-USED, MORE = 8, 20
+USED, MORE = 8, 200
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,7 @@ USED, MORE = 8, 20
 def test_uses_of_hugepages_access_their_struct_pages(guest, how, each):
     _, place = guest
     command = use(how).replace("PAGES", str(USED))
+    counted(place, command.replace("$2", "1"))
     once, often = (counted(place, command.replace("$2", str(n))) for n in (1, 1 + MORE))
     accesses = "accesses struct-pages"
     # A reference is taken and given back, which is two accesses at least.
