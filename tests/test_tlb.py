@@ -20,7 +20,8 @@ from pagewright.host.toolchain import HOST_GCC, encodings
 from pagewright.machine import tlb
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.tlb import Geometry, Tlb
-from pagewright.results.experiment import parse_values
+from pagewright.results.experiment import Values, load, parse_values
+from pagewright.results.misses import GEOMETRIES, Cost
 
 SPACE = workspace.find()
 HARNESS = Path(__file__).with_name("tlb") / "harness.c"
@@ -45,8 +46,12 @@ USER_VA = 0
 PAGE, BLOCK, GIGABYTE = 1 << 12, 1 << 21, 1 << 30
 VALID, TABLE, AF, NOT_GLOBAL, CONTIGUOUS = 1, 2, 1 << 10, 1 << 11, 1 << 52
 
-LINEAR, OTHER, FOR_USER, USER, KERNEL_CODE, USER_CODE = range(6)
+LINEAR, STRUCT_PAGES, OTHER, FOR_USER, USER, KERNEL_CODE, USER_CODE, RANGE = range(8)
 L1, L2, LOADS = range(3)
+# The address after the last struct page.
+STRUCT_PAGES_END = 0xFFFF_FFFF_C000_0000
+# As TCR_EL1 has the sizes of pages, by the number of their bits.
+GRANULES = {12: 2, 14: 1, 16: 3}
 
 # Small enough to be filled by hand: pages of these tests do not coalesce unless they say so.
 SMALL = Geometry(
@@ -70,6 +75,7 @@ class Model:
         self._c = ctypes.CDLL(str(library))
         for name in ("event", "accesses", "unknown", "instructions"):
             getattr(self._c, f"test_{name}").restype = ctypes.c_uint64
+        self._c.tlb_class_name.restype = ctypes.c_char_p
         for geometry in geometries:
             assert self._c.tlb_geometry(geometry.line().encode())
         self.write(ROOT, LEVEL_1 | VALID | TABLE)
@@ -97,6 +103,28 @@ class Model:
     def ttbr1(self, cpu: int, asid: int) -> None:
         """Load the kernel's tables, with the number of an address space."""
         self._c.tlb_ttbr1(cpu, ctypes.c_uint64(asid << 48 | ROOT))
+
+    def map_all(self, page_shift: int, va_bits: int) -> None:
+        """Have all addresses of the kernel mapped by blocks, as tables of these sizes do it."""
+        lpa2 = va_bits > 48 and page_shift < 16
+        stride = page_shift - 3
+        root = 4 - -(-(va_bits - page_shift) // stride)
+        tables = {level: RAM + 0x200000 + (level + 1) * 0x10000 for level in range(-1, 3)}
+        for level in range(root, 3):
+            entry = tables[level + 1] | TABLE if level < 2 else MEMORY
+            for index in range(1 << stride):
+                self.write(tables[level] + 8 * index, entry | VALID | AF)
+        tcr = (64 - va_bits) << 16 | GRANULES[page_shift] << 30 | lpa2 << 59 | 1 << 22 | 16
+        self._c.tlb_ttbr1(0, ctypes.c_uint64(tables[root]))
+        self._c.tlb_tcr(0, ctypes.c_uint64(tcr))
+
+    def range(self, line: str) -> bool:
+        """Tell a range of addresses apart."""
+        return self._c.tlb_range(line.encode()) & 1 == 1
+
+    def classes(self) -> list[str]:
+        """Return the names of what is told apart."""
+        return [self._c.tlb_class_name(one).decode() for one in range(self._c.tlb_classes())]
 
     def switch(self, asid: int, cpu: int = 0) -> None:
         """Switch to the address space of another program."""
@@ -274,7 +302,7 @@ def test_accesses_to_recent_pages_are_told_in_the_right_order(model):
             if not choose.randrange(200):
                 it.tlbi("tlbi vaae1is, x0", operand(VA + choose.randrange(30) * PAGE))
     counts = [
-        [it.count(event, of) for event in (L1, L2, LOADS) for of in range(6)]
+        [it.count(event, of) for event in (L1, L2, LOADS) for of in range(RANGE)]
         for it in (quick, slow)
     ]
     assert counts[0] == counts[1]
@@ -431,10 +459,87 @@ def test_who_accesses_what(model):
     it.access(USER_VA + PAGE, kernel=False)
     it.execute(OTHER_VA + PAGE)
     it.execute(USER_VA, USER_VA, kernel=False)
-    assert [it.accesses(of) for of in range(6)] == [1, 1, 1, 1, 1, 2]
+    of_each = [LINEAR, OTHER, FOR_USER, USER, KERNEL_CODE, USER_CODE]
+    assert [it.accesses(of) for of in of_each] == [1, 1, 1, 1, 1, 2]
     # What data has brought to L2 is there for instructions.
-    assert [it.misses(of) for of in range(6)] == [(1, 1)] * 5 + [(1, 0)]
+    assert [it.misses(of) for of in of_each] == [(1, 1)] * 5 + [(1, 0)]
     assert (it.instructions(), it.instructions(user=True)) == (10, 20)
+
+
+@pytest.mark.parametrize(
+    ("page_shift", "va_bits", "linear_end", "first"),
+    [
+        (12, 39, 0xFFFF_FFC0_0000_0000, 0xFFFF_FFFE_C000_0000),
+        (12, 48, 0xFFFF_8000_0000_0000, 0xFFFF_FDFF_C000_0000),
+        (12, 52, 0xFFFF_8000_0000_0000, 0xFFFF_C1FF_C000_0000),
+        (14, 47, 0xFFFF_C000_0000_0000, 0xFFFF_FFBF_C000_0000),
+        (14, 52, 0xFFFF_C000_0000_0000, 0xFFFF_F03F_C000_0000),
+        (16, 42, 0xFFFF_FE00_0000_0000, 0xFFFF_FFFF_4000_0000),
+        (16, 52, 0xFFFF_8000_0000_0000, 0xFFFF_FC1F_C000_0000),
+    ],
+)
+def test_the_linear_map_and_struct_pages_are_where_linux_has_them(
+    model, page_shift, va_bits, linear_end, first
+):
+    it = model()
+    it.map_all(page_shift, va_bits)
+    for address, of in (
+        (linear_end - 8, LINEAR),
+        (linear_end, OTHER),
+        (first - 8, OTHER),
+        (first, STRUCT_PAGES),
+        (STRUCT_PAGES_END - 8, STRUCT_PAGES),
+        (STRUCT_PAGES_END, OTHER),
+    ):
+        before = it.accesses(of)
+        it.access(address)
+        assert it.accesses(of) == before + 1, hex(address)
+
+
+def test_struct_pages_miss_as_they_are_mapped(model):
+    """By blocks, those of 48 times 128 MiB have an entry each in L1; one more has none."""
+    it = model()
+    it.map_all(12, 48)
+    for blocks, l1 in ((48, 48), (49, 49 + 9 * 49)):
+        it.tlbi("tlbi vmalle1")
+        before = it.count(L1, STRUCT_PAGES)
+        for _ in range(10):
+            it.access(*(STRUCT_PAGES_END - (index + 1) * BLOCK for index in range(blocks)))
+        assert it.count(L1, STRUCT_PAGES) - before == l1
+
+
+def test_ranges_are_classes_of_their_own(model):
+    it = model()
+    assert it.range(f"low {OTHER_VA:x} {OTHER_VA + 2 * PAGE - 1:x}")
+    assert it.range(f"high {OTHER_VA + 3 * PAGE:x} {OTHER_VA + 4 * PAGE - 1:x}")
+    assert it.classes() == [*tlb.CLASSES, "low", "high"]
+    for _ in range(2):
+        it.access(*(OTHER_VA + n * PAGE for n in range(5)), OTHER_VA + 2 * PAGE - 1)
+    it.access(0x5A << 56 | OTHER_VA & (1 << 56) - 1)
+    it.pages(0)
+    assert [it.accesses(of) for of in (LINEAR, OTHER, RANGE, RANGE + 1)] == [1, 4, 7, 2]
+    assert [it.misses(of) for of in (LINEAR, OTHER, RANGE, RANGE + 1)] == [
+        (1, 1),
+        (2, 2),
+        (2, 2),
+        (1, 1),
+    ]
+    # Code is not data, wherever it is.
+    it.execute(OTHER_VA)
+    assert it.accesses(RANGE) == 7
+
+
+@pytest.mark.parametrize("line", ["x", "x ffff800000000000", "x ffff800000001000 ffff800000000000"])
+def test_what_is_no_range(model, line):
+    it = model()
+    assert not it.range(line)
+    assert it.classes() == list(tlb.CLASSES)
+
+
+def test_no_more_ranges_than_there_is_room_for(model):
+    it = model()
+    taken = [it.range(f"r{n} {OTHER_VA + n:x} {OTHER_VA + n:x}") for n in range(5)]
+    assert taken == [True] * tlb.MAX_RANGES + [False]
 
 
 def test_an_address_with_a_tag_is_that_address(model):
@@ -592,6 +697,40 @@ def test_the_plugin_has_room_for_as_much_as_it_is_given():
     sizes = dict(re.findall(r"#define\s+(MAX_\w+)\s+(\d+)", header))
     assert int(sizes["MAX_GEOMETRIES"]) == tlb.MAX_GEOMETRIES
     assert int(sizes["MAX_NAME"]) == tlb.MAX_NAME + 1
+    assert int(sizes["MAX_RANGES"]) == tlb.MAX_RANGES
+    assert int(sizes["MAX_RANGE_NAME"]) == tlb.MAX_RANGE_NAME + 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"x": "ffff800000000000"}, "is not one"),
+        ({"x": "ffff800000001000-ffff800000000000"}, "in this order"),
+        ({"x": "0-fff"}, "addresses of the kernel"),
+        ({"linear": "ffff800000000000-ffff800000000fff"}, "there is a class of that name"),
+        ({"two words": "ffff800000000000-ffff800000000fff"}, "no space"),
+        ({"x" * 16: "ffff800000000000-ffff800000000fff"}, "1 to 15 characters"),
+    ],
+)
+def test_ranges_that_cannot_be(texts, message):
+    with pytest.raises(MachineError, match=message):
+        tlb.ranges(texts)
+
+
+def test_ranges_do_not_overlap():
+    apart = tlb.ranges(
+        {"x": "ffff800000000000-ffff800000000fff", "y": f"{OTHER_VA + PAGE:x}-{-1 % 2**64:x}"}
+    )
+    assert [one.line() for one in Tlb(Path("plugin"), [SMALL], apart).ranges] == [
+        "x ffff800000000000 ffff800000000fff",
+        "y ffff800000001000 ffffffffffffffff",
+    ]
+    for other in (replace(apart[1], first=OTHER_VA + PAGE - 1), replace(apart[1], name="x")):
+        with pytest.raises(MachineError, match="are not apart"):
+            Tlb(Path("plugin"), [SMALL], [apart[0], other])
+    five = [replace(apart[1], name=f"r{n}") for n in range(5)]
+    with pytest.raises(MachineError, match="5 ranges cannot be told apart"):
+        Tlb(Path("plugin"), [SMALL], five)
 
 
 @pytest.mark.parametrize(
@@ -609,6 +748,92 @@ def test_machines_that_cannot_count_misses(options, message):
         MachineOptions(Path("k"), Path("r"), tlb=counted, **options)
     with pytest.raises(MachineError, match="cannot be simulated at once"):
         Tlb(Path("plugin"), [])
+
+
+# --- What an operation costs ----------------------------------------------------
+
+# What the n-th class misses, for each operation: 1, 10, 100 and so on, and of loads twice that.
+RANGES_OF_EXPERIMENT = ("percpu-local", "percpu-areas")
+WEIGHTS = {one: 10**n for n, one in enumerate((*tlb.CLASSES, *RANGES_OF_EXPERIMENT))}
+
+
+def printed(few: int, many: int, of_each: int, **more: int) -> Values:
+    """Return what a work prints if so many operations of each of few and many cost as much."""
+    values = {"few": few, "many": many, **more}
+    for label, number in (("few", few), ("many", many)):
+        # Beginning costs seven in any case.
+        values[f"{label} kernel"] = 7 + 1000 * number * of_each
+        for one, weight in WEIGHTS.items():
+            values[f"{label} accesses {one}"] = 7 + 5 * weight * number * of_each
+            for geometry in GEOMETRIES:
+                for event, factor in (("l1", 1), ("l2", 1), ("loads", 2)):
+                    count = 7 + factor * weight * number * of_each
+                    values[f"{label} {geometry} {one} {event}"] = count
+    return {key: str(value) for key, value in values.items()}
+
+
+def figures(side: str, work: str, values: Values) -> dict[tuple[str, str], float]:
+    experiment = load(SPACE, "tlb-reach")
+    return {(one.group, one.name): one.number for one in experiment.quantities(side, work, values)}
+
+
+def test_an_operation_costs_the_difference_of_many_and_few():
+    cost = Cost(printed(few=100, many=300, of_each=2), operations=400)
+    assert cost.of("neoverse-n1", "l1", ("linear",)) == 1
+    assert cost.of("cortex-a72", "loads", ("struct-pages", "user")) == 2 * (10 + 10000)
+    assert cost.accesses(("other",)) == 5 * 100
+    rows = list(cost.rows("table", "both", ("linear", "other"), events=("l2", "loads")))
+    assert [(one.name, one.unit, one.number) for one in rows] == [
+        (f"{geometry}, both: {name}", unit, number)
+        for name, unit, number in (
+            ("L2 misses", "misses", 101),
+            ("descriptors loaded", "loads", 202),
+        )
+        for geometry in GEOMETRIES
+    ]
+
+
+def test_kernel_data_is_all_that_is_told_apart_of_it():
+    # A set and a get.
+    found = figures("patched", "memcached, memory scattered", printed(100, 1100, of_each=2))
+    group = "memcached, memory scattered: misses for each set or get"
+    assert {where for where, _ in found} == {group}
+    # All but programs' data and instructions.
+    assert found[group, "neoverse-n1, kernel data: L1 misses"] == 110001111
+    assert found[group, "cortex-a72, struct pages: L2 misses"] == 10
+    assert found[group, "sweep-40-1024, per-CPU data, local: descriptors loaded"] == 2 * 10**7
+    assert found[group, "accesses, per-CPU data, areas"] == 5 * 10**8
+    assert found[group, "neoverse-n1, kernel: L1 misses in 1000 of its instructions"] == 110101111
+
+
+def test_kernels_without_the_ranges_have_no_rows_of_them():
+    values = printed(100, 1100, of_each=2)
+    on_base, patched = (
+        figures(side, "memcached, memory scattered", values) for side in ("base", "patched")
+    )
+    missing = {name for _, name in patched.keys() - on_base.keys()}
+    assert len(missing) == 2 * (3 * len(GEOMETRIES) + 1)
+    assert all("per-CPU data" in name for name in missing)
+    # There it is other data of the kernel.
+    name = ("memcached, memory scattered: misses for each set or get",
+            "neoverse-n1, kernel data: L1 misses")  # fmt: skip
+    assert on_base[name] == patched[name]
+
+
+def test_a_fork_is_counted_by_its_hugepages():
+    found = figures("seamless", "fork, hugepages", printed(1, 9, of_each=512, pages=512))
+    group = "fork, hugepages: misses for each hugepage of a child"
+    assert found[group, "neoverse-n1, struct pages: L1 misses"] == 10
+
+
+def test_works_have_their_numbers_filled_in():
+    experiment = load(SPACE, "tlb-reach")
+    for quick in (True, False):
+        for part in experiment.parts(quick):
+            for work in part.works:
+                left = re.findall(r"\b(?:FEW|MANY|SIZE|PAGES|MOST|CPUS)\b", work.command)
+                assert left == [], work.name
+            assert len({work.name for work in part.works}) == len(part.works)
 
 
 # --- A guest --------------------------------------------------------------------

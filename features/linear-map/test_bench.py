@@ -88,11 +88,13 @@ def test_large_leaves_miss_less():
         for figure in report.figures
         if figure.name.endswith("kernel data: L1 misses")
     }
-    assert len(l1) == 3 * len(tlb.read())
+    # Four workloads.
+    assert len(l1) == 4 * len(tlb.read())
     for name, (base, blocks, ours) in l1.items():
         assert ours < 0.9 * base, name
-        # Code of modules is mapped by pages here, and takes some of the linear map's blocks.
-        assert ours < 1.5 * blocks, name
+        # Code of modules is mapped by pages here, and takes some of the linear map's blocks. Where
+        # blocks leave next to no misses, what is left is noise.
+        assert ours < max(1.5 * blocks, 0.1 * base), name
     in_linear_map = [f.values for f in report.figures if f.name.endswith("linear map: L1 misses")]
-    assert len(in_linear_map) == 3
+    assert len(in_linear_map) == 4
     assert all(values["linear-map alone"] < 0.5 * values["base"] for values in in_linear_map)

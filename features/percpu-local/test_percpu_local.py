@@ -10,6 +10,7 @@ import os
 import re
 
 import pytest
+from percpu_layout import AREAS, LOCAL, RANGES
 
 from pagewright.host import workspace
 from pagewright.kernel import recipes
@@ -148,6 +149,13 @@ def test_page_table_dumps(machine):
     assert [line for line in dumps[0].splitlines() if "PTE" not in line][:5] == [
         line for line in dumps[1].splitlines() if "PTE" not in line
     ][:5]
+    # Machines that count misses of TLBs are told the same addresses.
+    heads = ("Local per-CPU data", "Per-CPU areas start", "Modules start")
+    local, areas, modules = (
+        int(dumps[0].split(f"---[ {head} ]---\n0x")[1].split("-")[0], 16) for head in heads
+    )
+    assert RANGES[LOCAL] == f"{local:x}-{areas - 1:x}"
+    assert RANGES[AREAS] == f"{areas:x}-{modules - 1:x}"
     assert "passed" in place.check(f"cat {debugfs}/check_wx_pages; dmesg | grep 'W+X' || true") or (
         place.run(f"test -e {debugfs}/check_wx_pages").status != 0
     )

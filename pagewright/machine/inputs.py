@@ -5,7 +5,7 @@ A place of a lab is as it is: `lacking` says why it cannot stand in for such a m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ def options_for(
     strict: bool = False,
     bbm_level: int | None = None,
     tlb: bool = False,
+    tlb_ranges: Mapping[str, str] | None = None,
     **options: Any,  # noqa: ANN401
 ) -> MachineOptions:
     """Return the options of a machine that runs a build with our guest.
@@ -43,6 +44,8 @@ def options_for(
         strict: check what TLBs may hold (see strict.py).
         bbm_level: what a strict machine takes for FEAT_BBM's level, instead of what the CPU says.
         tlb: count what TLBs of all geometries miss (see tlb.py).
+        tlb_ranges: what it tells apart of the kernel's data, by names: addresses, as
+            `tlb.ranges` reads them.
         options: further fields of MachineOptions.
     """
     built = build.ensure(space, name)
@@ -53,7 +56,8 @@ def options_for(
     if strict:
         options["strict"] = strict_for(space, built.vmlinux, bbm_level)
     if tlb:
-        options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read())
+        ranges = tlb_machine.ranges(tlb_ranges or {})
+        options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read(), ranges)
     emulated = [feature.boot_emulated for feature in space.features()]
     words = [*(word for word in emulated if word), options.pop("append", "")]
     options["append"] = " ".join(words).strip()
@@ -84,6 +88,7 @@ def lacking(
     strict: bool = False,
     bbm_level: int | None = None,
     tlb: bool = False,
+    tlb_ranges: Mapping[str, str] | None = None,
     **options: Any,  # noqa: ANN401
 ) -> str:
     """Say why a place cannot be used in place of a machine; nothing if it can.
@@ -96,6 +101,7 @@ def lacking(
         strict: as for `options_for`; no place has QEMU's plugin.
         bbm_level: as for `options_for`, if `strict`.
         tlb: as for `options_for`; no place has QEMU's plugin.
+        tlb_ranges: as for `options_for`, if `tlb`.
         options: further fields of MachineOptions.
     """
     if name != (runs := place.build or DEFAULT_BUILD):

@@ -7,8 +7,9 @@ that maps the device with the counts reads them, as for plugin.py.
 
 from __future__ import annotations
 
+import itertools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,14 @@ GEOMETRIES = _SOURCES / "geometries.toml"
 # What the plugin has room for.
 MAX_GEOMETRIES = 16
 MAX_NAME = 31
+MAX_RANGES = 4
+MAX_RANGE_NAME = 15
 _MAX_COALESCED = 8
+
+# Who accesses what, as the plugin tells it apart by itself.
+KERNEL_DATA = ("linear", "struct-pages", "other", "for-user")
+CLASSES = (*KERNEL_DATA, "user", "kernel-code", "user-code")
+_KERNEL = 1 << 63
 
 _SHIFTS = {"K": 10, "M": 20, "G": 30}
 
@@ -81,19 +89,57 @@ class Geometry:
 
 
 @dataclass(frozen=True)
+class Range:
+    """Addresses of the kernel whose data is a class of its own.
+
+    Attributes:
+        name: what the class is called.
+        first: the first address.
+        last: the last one.
+    """
+
+    name: str
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            MachineError: it has a name that cannot be told from another one or that is too
+                long, or it has no address of the kernel.
+        """
+        wrong = ""
+        if not self.name or len(self.name) > MAX_RANGE_NAME or " " in self.name:
+            wrong = f"its name must have 1 to {MAX_RANGE_NAME} characters and no space"
+        elif self.name in CLASSES:
+            wrong = "there is a class of that name"
+        elif not _KERNEL <= self.first <= self.last < 2 * _KERNEL:
+            wrong = "it must begin and end at addresses of the kernel, in this order"
+        if wrong:
+            raise MachineError(f"the range {self.name}: {wrong}")
+
+    def line(self) -> str:
+        """Return it as the plugin reads it."""
+        return f"{self.name} {self.first:x} {self.last:x}"
+
+
+@dataclass(frozen=True)
 class Tlb:
     """How a machine counts what its TLBs miss.
 
     Attributes:
         plugin: from `ensure`.
         geometries: those that are simulated.
+        ranges: what is told apart of the kernel's data, besides what the plugin knows.
     """
 
     plugin: Path
     geometries: Sequence[Geometry]
+    ranges: Sequence[Range] = ()
 
     def __post_init__(self) -> None:
-        """Refuse more geometries than the plugin has room for, and none.
+        """Refuse more than the plugin has room for, no geometry, and ranges that overlap.
 
         Raises:
             MachineError: that is so.
@@ -103,6 +149,13 @@ class Tlb:
                 f"{len(self.geometries)} geometries of TLBs cannot be simulated at once",
                 f"choose 1 to {MAX_GEOMETRIES}",
             )
+        if len(self.ranges) > MAX_RANGES:
+            raise MachineError(
+                f"{len(self.ranges)} ranges cannot be told apart", f"choose {MAX_RANGES} at most"
+            )
+        for one, other in itertools.combinations(self.ranges, 2):
+            if one.name == other.name or (one.first <= other.last and other.first <= one.last):
+                raise MachineError(f"the ranges {one.name} and {other.name} are not apart")
 
 
 @cache
@@ -149,13 +202,37 @@ def _sizes(name: str, texts: Sequence[str]) -> int:
     return total
 
 
+def ranges(texts: Mapping[str, str]) -> list[Range]:
+    """Read ranges, by their names: first and last address, as /proc/iomem writes them.
+
+    Raises:
+        MachineError: one is written wrongly.
+    """
+    return [_range(name, text) for name, text in texts.items()]
+
+
+def _range(name: str, text: str) -> Range:
+    first, _, last = text.partition("-")
+    try:
+        return Range(name, int(first, 16), int(last, 16))
+    except ValueError:
+        raise MachineError(
+            f"the range {name}: {text!r} is not one", 'write "ffff800000000000-ffff80000000ffff"'
+        ) from None
+
+
 def arguments(tlb: Tlb, directory: Path) -> list[str]:
     """Return QEMU's arguments; memory has to be memory-backend-memfd.
 
     Args:
         tlb: what is counted.
-        directory: takes the file with the counts, and that with the geometries; the machine's own.
+        directory: takes the file with the counts, and those with the geometries and ranges; the
+            machine's own.
     """
-    lines = directory / "geometries"
-    lines.write_text("".join(f"{geometry.line()}\n" for geometry in tlb.geometries))
-    return plugin.arguments(tlb.plugin, directory, f"geometries={lines}")
+    files: Mapping[str, Sequence[Geometry | Range]] = {
+        "geometries": tlb.geometries,
+        "ranges": tlb.ranges,
+    }
+    for name, items in files.items():
+        (directory / name).write_text("".join(f"{item.line()}\n" for item in items))
+    return plugin.arguments(tlb.plugin, directory, *(f"{n}={directory / n}" for n in files))

@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from percpu_workloads import COMPILE, COMPILE_SETUP, COUNT, TESTS, loopback
+
 from pagewright.kernel.modules import FOLDER
 from pagewright.results.experiment import (
     Experiment,
@@ -55,8 +57,6 @@ COLUMNS = (
 
 MODULE = "percpu_bench"
 SOURCE = f"features/percpu-local/linux/lib/{MODULE}.c"
-TESTS = "/usr/lib/tests/percpu-local"
-COUNT = f"{TESTS}/count"
 
 # The same with the sequences of the other design; the file has the same name.
 SEQUENCES = "percpu_restartable"
@@ -115,30 +115,9 @@ MANY = 13
 
 def tcp(name: str, full: int) -> Workload:
     """Return a workload of a TCP connection, which first is run for a moment."""
-    command = f"{TESTS}/loopback {name} 1 SIZE"
+    command = loopback(name)
     return Workload(f"TCP {name}", command.replace("SIZE", "1"), command, 0, full, MANY)
 
-
-COMPILE_FILES = (
-    "stb_image stb_truetype stb_ds stb_sprintf stb_image_write stb_rect_pack stb_dxt stb_perlin"
-)
-# Single-file C libraries, each compiled by a gcc of its own.
-COMPILE_SETUP = f"""
-mkdir -p /tmp/compile /sys/fs/cgroup/compile
-cd /tmp/compile
-for name in {COMPILE_FILES}; do
-	upper=$(echo $name | tr a-z A-Z)
-	printf '#define %s_IMPLEMENTATION\\n#include <stb/%s.h>\\n' $upper $name >$name.c
-done
-echo +memory >/sys/fs/cgroup/cgroup.subtree_control
-gcc -O0 -c stb_dxt.c
-"""
-COMPILE = f"""sh -c '
-	echo $$ >/sys/fs/cgroup/compile/cgroup.procs
-	for name in $(echo {COMPILE_FILES} | cut -d " " -f 1-SIZE); do
-		echo $name.c
-	done | busybox xargs -n 1 -P CPUS gcc -O0 -c'
-"""
 
 WORKLOADS = (
     stress("vm", "--vm CPUS --vm-ops SIZE --vm-bytes 16m", 0, 8000, MANY),
@@ -279,6 +258,6 @@ EXPERIMENT = Experiment(
         "what stays of a workload are mostly cheap instructions. Neither figure can be had from "
         "the other.",
         "What the second view of per-CPU data costs in TLB entries. A page that is used through "
-        "both takes two.",
+        "both takes two. `pagewright bench tlb-reach` has a model of it.",
     ),
 )

@@ -8,7 +8,8 @@
  * translation.  All CPUs have to be in one thread (-icount, or thread=single),
  * so there is no lock.
  *
- * Arguments: geometries=FILE has a line for each geometry (tlb_geometry()).
+ * Arguments: geometries=FILE has a line for each geometry (tlb_geometry()), and
+ * ranges=FILE, which need not be there, one for each range (tlb_range()).
  * counts=FILE takes the counts when the guest executes MARK, an instruction
  * that does nothing.  QEMU gives the guest the same file as a device
  * (ivshmem-plain); a guest program that maps the device reads them.  The file
@@ -93,15 +94,15 @@ static void name_counts(const char *prefix, const struct counts *counts)
 	name(counts->instructions[0], prefix, "kernel", "instructions", "");
 	name(counts->instructions[1], prefix, "user", "instructions", "");
 	name(counts->unknown, prefix, "not translated", "", "");
-	for (class = 0; class < NR_CLASSES; class++)
+	for (class = 0; class < tlb_classes(); class++)
 		name(counts->accesses[class], prefix, "accesses",
-		     class_names[class], "");
+		     tlb_class_name(class), "");
 	for (geometry = 0; geometry < tlb_geometries(); geometry++)
-		for (class = 0; class < NR_CLASSES; class++)
+		for (class = 0; class < tlb_classes(); class++)
 			for (event = 0; event < NR_EVENTS; event++)
 				name(counts->events[geometry][class][event],
 				     prefix, tlb_geometry_of(geometry)->name,
-				     class_names[class], event_names[event]);
+				     tlb_class_name(class), event_names[event]);
 }
 
 /* Of each CPU, if there are several. */
@@ -286,17 +287,18 @@ static void translated(u64 id, struct block *block)
 	}
 }
 
-static bool read_geometries(const char *path)
+/* Have each line of a file taken. */
+static bool read_lines(const char *path, bool (*take)(const char *line))
 {
 	FILE *lines = fopen(path, "r");
 	bool right = lines;
 	char line[512];
 
 	while (right && fgets(line, sizeof(line), lines))
-		right = tlb_geometry(line);
+		right = take(line);
 	if (lines)
 		fclose(lines);
-	return right && tlb_geometries();
+	return right;
 }
 
 static bool map_counts(const char *path)
@@ -321,7 +323,9 @@ int qemu_plugin_install(u64 id, const struct info *info, int count,
 	(void)info;
 	for (i = 0; i < count && right; i++) {
 		if (!strncmp(arguments[i], "geometries=", 11))
-			right = read_geometries(arguments[i] + 11);
+			right = read_lines(arguments[i] + 11, tlb_geometry);
+		else if (!strncmp(arguments[i], "ranges=", 7))
+			right = read_lines(arguments[i] + 7, tlb_range);
 		else if (!strncmp(arguments[i], "counts=", 7))
 			right = map_counts(arguments[i] + 7);
 		else
@@ -329,7 +333,7 @@ int qemu_plugin_install(u64 id, const struct info *info, int count,
 	}
 	if (!right || !file || !tlb_geometries()) {
 		fprintf(stderr, "tlb: usage: -plugin "
-			"tlb.so,geometries=FILE,counts=FILE\n");
+			"tlb.so,geometries=FILE,counts=FILE[,ranges=FILE]\n");
 		return -1;
 	}
 	qemu_plugin_register_vcpu_init_cb(id, cpu_starts);

@@ -14,8 +14,9 @@
 #define PAGE_SHIFT	12
 #define NR_RECENT	16
 
-const char * const class_names[NR_CLASSES] = {
+static const char * const class_names[FIRST_RANGE] = {
 	[LINEAR]	= "linear",
+	[STRUCT_PAGES]	= "struct-pages",
 	[OTHER]		= "other",
 	[FOR_USER]	= "for-user",
 	[USER]		= "user",
@@ -46,6 +47,12 @@ struct recent {
 	u32 nr;
 };
 
+/* Addresses of the kernel whose data is a class of its own. */
+struct range {
+	char name[MAX_RANGE_NAME];
+	u64 first, last;
+};
+
 struct cpu {
 	struct regime lower, upper;
 	bool asid_in_upper;	/* TCR_EL1.A1 */
@@ -59,6 +66,8 @@ static struct tlb_geometry geometries[MAX_GEOMETRIES];
 static u32 nr_geometries;
 /* Not more than any L1 has entries. */
 static u32 nr_recent = NR_RECENT;
+static struct range ranges[MAX_RANGES];
+static u32 nr_ranges;
 static struct cpu cpus[MAX_CPUS];
 
 u32 tlb_geometries(void)
@@ -74,6 +83,36 @@ const struct tlb_geometry *tlb_geometry_of(u32 index)
 const struct counts *tlb_counts(u32 cpu)
 {
 	return &cpus[cpu].counts;
+}
+
+/* How many classes there are, those of ranges included. */
+u32 tlb_classes(void)
+{
+	return FIRST_RANGE + nr_ranges;
+}
+
+const char *tlb_class_name(u32 class)
+{
+	return class < FIRST_RANGE ? class_names[class] :
+				     ranges[class - FIRST_RANGE].name;
+}
+
+/**
+ * tlb_range() - make a class of what the kernel has at some of its addresses
+ * @line: its name, and its first and its last address in hexadecimal
+ *
+ * Return: false if it is not one, or there is no room.
+ */
+bool tlb_range(const char *line)
+{
+	struct range *new = &ranges[nr_ranges];
+
+	if (nr_ranges == MAX_RANGES ||
+	    sscanf(line, "%15s %" SCNx64 " %" SCNx64, new->name, &new->first,
+		   &new->last) != 3 || new->first > new->last)
+		return false;
+	nr_ranges++;
+	return true;
 }
 
 /**
@@ -321,6 +360,12 @@ static bool access(struct cpu *cpu, u32 index, u64 va, enum class class)
 	return true;
 }
 
+/* The upper byte of an address may be a tag. */
+static u64 without_tag(u64 va)
+{
+	return (u64)((int64_t)(va << 8) >> 8);
+}
+
 static void access_all(struct cpu *cpu, u64 va, enum class class)
 {
 	struct recent *recent = is_code(class) ? &cpu->code : &cpu->data;
@@ -328,8 +373,7 @@ static void access_all(struct cpu *cpu, u64 va, enum class class)
 	u64 dropped;
 	u32 i;
 
-	/* The upper byte of an address may be a tag. */
-	va = (u64)((int64_t)(va << 8) >> 8);
+	va = without_tag(va);
 	known = va >> 63 ? cpu->upper.known : cpu->lower.known;
 	if (known && is_recent(recent, va >> PAGE_SHIFT)) {
 		cpu->counts.accesses[class]++;
@@ -351,14 +395,52 @@ static void access_all(struct cpu *cpu, u64 va, enum class class)
 	}
 }
 
-/* The lower half of the kernel's addresses is its linear map. */
+/*
+ * The linear map is the lower half of the kernel's addresses.  A kernel for 52
+ * bits has it end where it would with fewer, which a CPU may not exceed.
+ */
+static u64 linear_end(const struct geometry *geometry)
+{
+	u32 bits = geometry->va_bits;
+
+	if (bits > 48)
+		bits = geometry->page_shift == 14 ? 47 : 48;
+	return -BIT(bits - 1);
+}
+
+/*
+ * The struct pages of what the linear map could hold, each of 64 bytes.  They
+ * end 1 GiB before the addresses do.
+ */
+#define STRUCT_PAGE_SHIFT	6
+
+static bool in_struct_pages(const struct geometry *geometry, u64 va)
+{
+	u64 pages = (linear_end(geometry) + BIT(geometry->va_bits)) >>
+		    geometry->page_shift;
+	u64 end = -BIT(30);
+
+	return va < end && va >= end - (pages << STRUCT_PAGE_SHIFT);
+}
+
 static enum class class_of(const struct cpu *cpu, u64 va, bool kernel)
 {
-	if (!(va >> 55 & 1))
+	const struct geometry *geometry = &cpu->upper.geometry;
+	u32 i;
+
+	va = without_tag(va);
+	if (!(va >> 63))
 		return kernel ? FOR_USER : USER;
-	if (!cpu->upper.known || va >> (cpu->upper.geometry.va_bits - 1) & 1)
+	if (!cpu->upper.known)
 		return OTHER;
-	return LINEAR;
+	if (va < linear_end(geometry))
+		return LINEAR;
+	if (in_struct_pages(geometry, va))
+		return STRUCT_PAGES;
+	for (i = 0; i < nr_ranges; i++)
+		if (va >= ranges[i].first && va <= ranges[i].last)
+			return FIRST_RANGE + i;
+	return OTHER;
 }
 
 /**

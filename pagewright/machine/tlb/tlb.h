@@ -19,16 +19,20 @@
 #define MAX_GEOMETRIES	16
 #define MAX_NAME	32
 #define MAX_COALESCED	8
+#define MAX_RANGES	4
+#define MAX_RANGE_NAME	16
 
 /* Who accesses what. */
 enum class {
 	LINEAR,		/* the kernel, data in the linear map */
+	STRUCT_PAGES,	/* the kernel, struct pages: the vmemmap */
 	OTHER,		/* the kernel, data at its other addresses */
 	FOR_USER,	/* the kernel, data of programs at their addresses */
 	USER,		/* programs, data */
 	KERNEL_CODE,
 	USER_CODE,
-	NR_CLASSES
+	FIRST_RANGE,	/* the kernel, data in a range that has a name */
+	MAX_CLASSES = FIRST_RANGE + MAX_RANGES
 };
 
 enum event {
@@ -106,18 +110,20 @@ int walk_tables(const struct regime *regime, struct cache *tables, u64 va,
 
 struct counts {
 	u64 instructions[2];	/* of the kernel, of programs */
-	u64 accesses[NR_CLASSES];
+	u64 accesses[MAX_CLASSES];
 	u64 unknown;		/* not translated: the MMU is off */
-	u64 events[MAX_GEOMETRIES][NR_CLASSES][NR_EVENTS];
+	u64 events[MAX_GEOMETRIES][MAX_CLASSES][NR_EVENTS];
 };
 
-extern const char * const class_names[NR_CLASSES];
 extern const char * const event_names[NR_EVENTS];
 
 /* simulate.c */
 bool tlb_geometry(const char *line);
 u32 tlb_geometries(void);
 const struct tlb_geometry *tlb_geometry_of(u32 index);
+bool tlb_range(const char *line);
+u32 tlb_classes(void);
+const char *tlb_class_name(u32 class);
 const struct counts *tlb_counts(u32 cpu);
 void tlb_tcr(u32 cpu, u64 tcr);
 void tlb_ttbr0(u32 cpu, u64 ttbr);

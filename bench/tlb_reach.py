@@ -2,28 +2,47 @@
 
 A model of TLBs counts them (docs/tlb-model.md), for several geometries at once. The workloads are
 a cached file that is read in order, fio that writes blocks at random through dm-crypt to a ramdisk,
-and memcached over the loopback device. Each is counted with few operations and with many:
-the difference is divided by the difference of operations, so that what a program costs to begin
-and to end is in no figure.
+memcached over the loopback device, requests of one byte over it, and a C file that is compiled.
+Each is counted with few operations and with many: the difference is divided by the difference of
+operations, so that what a program costs to begin and to end is in no figure.
 
 In the part `fresh` memory is as it is after boot, where what is allocated together lies together.
 In the others free memory is scattered over the guest's before anything else happens (scatter.c), as
 it is on a server after a while. In `churned` modules have come and gone besides, with folding and
 without.
 
+Per-CPU data is told apart where percpu-local is on: that at local addresses, and that in the areas,
+which other CPUs can reach. The kernels without it have the first of it in the linear map.
+
+In `hvo` most of memory was in hugepages once. If HVO is on, the struct pages of that memory are
+mapped by pages from then on, and by blocks if it is off. Some hugepages are left for what uses
+them; the other memory is scattered and shows what all programs pay.
+
 Tables have four levels, as on the CPUs whose geometries are simulated: QEMU's own has 52 bits. All
-sides have KFENCE's pool since boot (see host/leaves.py).
+sides have KFENCE's pool since boot (see features/linear-map/host/leaves.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from counted_workloads import (
+    COMPILE,
+    CRYPT,
+    MEMCACHED,
+    READ,
+    REQUESTS,
+    Workload,
+    of_hugepages,
+    pages_used,
+)
+from hugepage_uses import FILL_POOL
 from leaves import EARLY_KFENCE
-from workloads import CRYPT_DISK, LOAD_UNLOAD, MEMCACHED_BEGINS, MEMCACHED_ENDS
+from percpu_layout import AREAS, LOCAL, RANGES
+from percpu_workloads import COUNT
+from workloads import LOAD_UNLOAD
 
-from pagewright.guest.programs import TESTS
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine import tlb
 from pagewright.machine.options import DEFAULT_CPU
@@ -36,6 +55,7 @@ from pagewright.results.experiment import (
     Values,
     Work,
 )
+from pagewright.results.misses import EVENTS, Cost, row
 
 BASE = Side("base", "base-4k")
 BASE_ON = Side("rodata=on", "base-4k", "rodata=on")
@@ -45,22 +65,13 @@ _ALONE = "percpu_local_map=0"
 ALONE = Side("linear-map alone", "patched-4k", _ALONE)
 NO_FOLDING = Side("alone, no folding", "patched-4k", f"{_ALONE} arm64.linear_map_fold=0")
 PATCHED = Side("patched", "patched-4k")
-COLUMNS = [side.label for side in (BASE, BASE_ON, NO_FOLDING, ALONE, PATCHED)]
+HVO_OFF = Side("HVO off", "patched-4k", "hugetlb_free_vmemmap=off")
+SEAMLESS = Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless")
+PAUSE = Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause")
+HVO = (HVO_OFF, SEAMLESS, PAUSE)
+COLUMNS = [side.label for side in (BASE, BASE_ON, NO_FOLDING, ALONE, PATCHED, *HVO)]
 
-COUNT = f"/{TESTS}/percpu-local/count"
 SCATTER = "features/linear-map/bench/scatter.c"
-
-# Prints what few operations cost, and what many do.
-COUNTED = f"""
-echo few=FEW
-echo many=MANY
-counted() {{
-	label=$1
-	shift
-	{COUNT} "$@" >/tmp/counts || {{ cat /tmp/counts; exit 1; }}
-	grep = /tmp/counts | sed "s/^/$label /"
-}}
-"""
 
 # TLBs are simulated from the first count on.
 BEGIN = f"""
@@ -70,41 +81,26 @@ sed -n 's/^\\(DirectMap[^:]*\\): *\\([0-9]*\\) kB/\\1=\\2/p' /proc/meminfo
 """
 SCATTERED = f"insmod /{FOLDER}/scatter.ko || exit\n"
 
-READ = f"""
-set -e
-{COUNTED}
-dd if=/dev/zero of=/var/tmp/file bs=1M count=MANY 2>/dev/null
-cat /var/tmp/file >/dev/null
-read() {{ counted $1 dd if=/var/tmp/file of=/dev/null bs=64k count=$(($2 * 16)) 2>/dev/null; }}
-read warm FEW
-read few FEW
-read many MANY
-rm /var/tmp/file
-"""
-
-CRYPT = f"""{COUNTED}{CRYPT_DISK}
-blocks() {{ counted $1 sh -c "$(write 16M) --io_size=$2k >/dev/null"; }}
-blocks warm FEW
-blocks few FEW
-blocks many MANY
-dmsetup remove crypt
-"""
-
-MEMCACHED = f"""{COUNTED}{MEMCACHED_BEGINS}
-both() {{ counted $1 sh -c "$(load set $2) >/dev/null && $(load get $2) >/dev/null"; }}
-both warm FEW
-both few FEW
-both many MANY
-{MEMCACHED_ENDS}"""
-
 CACHED, FIO, CACHE = "cached file", "fio on dm-crypt", "memcached"
-# By the name of their group: the command, few and many (quick, and in full), how many operations
-# one of them is, and what an operation is.
-WORKLOADS: dict[str, tuple[str, int, int, int, float, str]] = {
-    CACHED: (READ, 1, 9, 65, 256, "4 KiB read"),
-    FIO: (CRYPT, 64, 1024, 2112, 1 / 4, "4 KiB written"),
-    CACHE: (MEMCACHED, 100, 200, 1100, 2, "set or get"),
+TCP, COMPILING = "TCP requests", "compiling"
+# By the name of their group.
+WORKLOADS = {
+    CACHED: Workload(READ, 1, 9, 65, "4 KiB read", 256),
+    FIO: Workload(CRYPT, 64, 1024, 2112, "4 KiB written", 1 / 4),
+    CACHE: Workload(MEMCACHED, 100, 200, 1100, "set or get", 2),
+    TCP: Workload(REQUESTS, 100, 600, 2100, "request"),
+    # Takes as long as the others together.
+    COMPILING: Workload(COMPILE, 1, 0, 3, "file"),
 }
+OF_HUGEPAGES = {
+    "reading past the page cache": Workload(of_hugepages("direct"), 100, 600, 4100, "4 KiB read"),
+    "vmsplice": Workload(of_hugepages("pipe"), 100, 600, 4100, "4 KiB"),
+    "faults": Workload(of_hugepages("fault"), 1, 2, 3, "hugepage", 0),
+    "fork": Workload(of_hugepages("fork"), 1, 9, 17, "hugepage of a child", 0),
+}
+ALL = {**WORKLOADS, **OF_HUGEPAGES}
+# In parts that compare what the first one has compared already, in other circumstances.
+AGAIN = (CACHED, FIO, CACHE, TCP)
 
 # Modules come and go; files that stay for a while make their pages come from ever new places.
 CHURN = f"""
@@ -116,10 +112,9 @@ rm -f /tmp/hold.*
 sleep 5
 """
 
-
-def command(text: str, few: int, many: int) -> str:
-    """Fill in how much is done."""
-    return text.replace("FEW", str(few)).replace("MANY", str(many))
+# Where a workload runs, after its name.
+FRESH, ON_SCATTERED, ON_CHURNED = "", ", memory scattered", ", memory scattered, modules churned"
+IN_HUGEPAGES, AFTER_HUGEPAGES = ", hugepages", ", memory that was hugepages"
 
 
 def parts(quick: bool) -> list[Part]:
@@ -127,46 +122,53 @@ def parts(quick: bool) -> list[Part]:
     options: Mapping[str, Any] = {
         "icount": True,
         "tlb": True,
+        "tlb_ranges": RANGES,
         "smp": 1,
         "cpu": f"{DEFAULT_CPU},lpa2=off",
         "memory": "2G" if quick else "16G",
         "append": f"{EARLY_KFENCE} brd.rd_size=16384",
     }
     scattered = {**options, "modules_from": (SCATTER,)}
-    works = {
-        where: [
-            Work(f"{name}{where}", command(text, few, small if quick else full), 1800)
-            for name, (text, few, small, full, _, _) in WORKLOADS.items()
-        ]
-        for where in (FRESH, ON_SCATTERED, ON_CHURNED)
-    }
+
+    def works(where: str, names: Sequence[str] = tuple(WORKLOADS)) -> list[Work]:
+        sized = [(name, ALL[name]) for name in names if not quick or ALL[name].quick]
+        return [workload.work(f"{name}{where}", quick) for name, workload in sized]
+
     churn = CHURN.replace("SIZE", "5" if quick else "40")
+    fill = FILL_POOL.replace("MOST", "800" if quick else "7000")
+    fill = fill.replace("PAGES", str(pages_used(quick)))
     begin = Work("begin", BEGIN)
     begin_scattered = Work("begin, memory scattered", f"{SCATTERED}{BEGIN}", 900)
     begin_churned = Work("begin, modules churned", f"{SCATTERED}{churn}{BEGIN}", 1800)
+    begin_hvo = Work("begin, hugepages", f"set -e\n{fill}{SCATTERED}{BEGIN}", 1800)
     sides = (BASE, BASE_ON, ALONE, PATCHED)
-    churned = [begin_churned, *works[ON_CHURNED]]
+    hvo = [
+        begin_hvo,
+        *works(IN_HUGEPAGES, tuple(OF_HUGEPAGES)),
+        *works(AFTER_HUGEPAGES, (CACHED, CACHE)),
+    ]
     return [
-        Part("scattered", scattered, [begin_scattered, *works[ON_SCATTERED]], sides),
-        Part("churned", scattered, churned, (BASE, NO_FOLDING, ALONE)),
-        Part("fresh", options, [begin, *works[FRESH]], sides),
+        Part("scattered", scattered, [begin_scattered, *works(ON_SCATTERED)], sides),
+        Part(
+            "churned",
+            scattered,
+            [begin_churned, *works(ON_CHURNED, AGAIN)],
+            (BASE, NO_FOLDING, ALONE),
+        ),
+        Part("fresh", options, [begin, *works(FRESH, AGAIN)], sides),
+        Part("hvo", scattered, hvo, HVO),
     ]
 
 
-# Where a workload runs, after its name.
-FRESH, ON_SCATTERED, ON_CHURNED = "", ", memory scattered", ", memory scattered, modules churned"
-
-GEOMETRIES = [geometry.name for geometry in tlb.read()]
 # The one that the published figures are nearest to.
 USUAL = "neoverse-n1"
-KERNEL_DATA = ("linear", "other", "for-user")
+KERNEL_DATA = (*tlb.KERNEL_DATA, LOCAL, AREAS)
 DATA = (*KERNEL_DATA, "user")
 KERNEL = (*KERNEL_DATA, "kernel-code")
-EVENTS = {
-    "l1": ("L1 misses", "misses"),
-    "l2": ("L2 misses", "misses"),
-    "loads": ("descriptors loaded", "loads"),
-}
+OF_DATA = "kernel data"
+# What is told apart of that, where percpu-local is on. Kernels without it have other things at
+# these addresses, and the first chunk of per-CPU data in the linear map.
+PERCPU = {"per-CPU data, local": (LOCAL,), "per-CPU data, areas": (AREAS,)}
 ALL_DATA = f"{USUAL}, kernel and programs: L1 misses"
 PER_1000 = {
     event: f"{USUAL}, kernel: {EVENTS[event][0]} in 1000 of its instructions"
@@ -174,46 +176,32 @@ PER_1000 = {
 }
 
 
-def row(geometry: str, event: str, of: str = "kernel data") -> str:
-    """Name a row."""
-    return f"{geometry}, {of}: {EVENTS[event][0]}"
-
-
-def difference(values: Values, key: str) -> int:
-    """Return how much more of something there was with many operations than with few."""
-    return int(values[f"many {key}"]) - int(values[f"few {key}"])
+def group_of(name: str, where: str) -> str:
+    """Name the table of a workload."""
+    return f"{name}{where}: misses for each {ALL[name].unit}"
 
 
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     """Make the numbers of a work."""
     name = work.partition(",")[0]
-    if name not in WORKLOADS:
+    if name not in ALL:
         return
-    operations = WORKLOADS[name][4]
     group = group_of(name, work.removeprefix(name))
-    done = operations * (int(values["many"]) - int(values["few"]))
+    operations = ALL[name].operations or int(values["pages"])
+    cost = Cost(values, operations * (int(values["many"]) - int(values["few"])))
 
-    def each(geometry: str, event: str, classes: tuple[str, ...]) -> float:
-        keys = (f"{geometry} {one} {event}" for one in classes)
-        return sum(difference(values, key) for key in keys) / done
-
-    for event, (_, unit) in EVENTS.items():
-        for geometry in GEOMETRIES:
-            yield Quantity(group, row(geometry, event), unit, each(geometry, event, KERNEL_DATA))
-    for event in ("l1", "l2"):
-        of = "linear map"
-        yield Quantity(group, row(USUAL, event, of), "misses", each(USUAL, event, ("linear",)))
-    yield Quantity(group, ALL_DATA, "misses", each(USUAL, "l1", DATA))
-    instructions = difference(values, "kernel") / done
+    yield from cost.rows(group, OF_DATA, KERNEL_DATA)
+    yield from cost.rows(group, "linear map", ("linear",), (USUAL,), ("l1", "l2"))
+    told_apart = {"struct pages": ("struct-pages",), **(PERCPU if side == PATCHED.label else {})}
+    for of, classes in told_apart.items():
+        yield from cost.rows(group, of, classes)
+        yield Quantity(group, f"accesses, {of}", "accesses", cost.accesses(classes))
+    yield Quantity(group, ALL_DATA, "misses", cost.of(USUAL, "l1", DATA))
+    instructions = cost.each("kernel")
     for event, name_of_row in PER_1000.items():
-        of_kernel = 1000 * each(USUAL, event, KERNEL) / instructions
+        of_kernel = 1000 * cost.of(USUAL, event, KERNEL) / instructions
         yield Quantity(group, name_of_row, "misses", of_kernel)
     yield Quantity(group, "instructions of the kernel", "instructions", instructions)
-
-
-def group_of(name: str, where: str) -> str:
-    """Name the table of a workload."""
-    return f"{name}{where}: misses for each {WORKLOADS[name][5]}"
 
 
 PUBLISHED = (
@@ -222,7 +210,7 @@ PUBLISHED = (
         "-76 % (1,818,320,693 to 438,729,774)",
         "arm64 server, 2022",
         group_of(FIO, ON_SCATTERED),
-        row(USUAL, "l1"),
+        row(USUAL, "l1", OF_DATA),
         side=ALONE.label,
         remark="Ours is of kernel data. Hardware counted the program's misses too: of ours, what "
         "the program misses to begin differs by more than what it misses for a block.",
@@ -241,7 +229,7 @@ PUBLISHED = (
 
 EXPERIMENT = Experiment(
     name="tlb-reach",
-    feature="linear-map",
+    feature="all features",
     title="What large leaves save: misses of the TLB, and descriptors loaded for them",
     parts=parts,
     quantities=quantities,
