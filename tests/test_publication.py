@@ -21,6 +21,7 @@ MODEL = Path(__file__).parent / "publication/publication.pml"
 
 # Kinds of places, as in the model; and those that the model need not know.
 SPLIT, TREE, REMAP, MIRROR, FOLD = "SPLIT", "TREE", "REMAP", "MIRROR", "FOLD"
+FLAG = "FLAG"
 # What is written leads where the old entry led, or only a permission changes.
 SAME = "same memory"
 # Nobody can walk to the entry yet.
@@ -50,6 +51,17 @@ PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
             r"__tlbi\(vmalle1is\)",
             r"dsb\(ish\)",
             r"desc\)",
+            r"dsb\(ishst\)",
+        ),
+    ),
+    ("linear_map_access_flag.c", "exchange_once"): (
+        FLAG,
+        (
+            r"~PTE_AF\)",
+            r"dsb\(ishst\)",
+            r"__tlbi\(vmalle1is\)",
+            r"dsb\(ish\)",
+            r"arch_cmpxchg_relaxed\(",
             r"dsb\(ishst\)",
         ),
     ),
@@ -86,6 +98,11 @@ PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     # write_kernel_pgd() and set_pmd() have the barrier after the store.
     ("percpu_local.c", "set_top_level"): (MIRROR, (r"write_kernel_pgd\(",)),
     ("percpu_local.c", "set_local_pmd"): (MIRROR, (r"set_pmd\(",)),
+    # No other CPU runs, and this one uses the mapping after the barrier.
+    ("percpu_local.c", "arch_percpu_local_map_first"): (
+        UNKNOWN,
+        (r"__set_pte_nosync\(", r"dsb\(ishst\)"),
+    ),
     ("percpu_local.c", "arch_percpu_local_map"): (MIRROR, (r"set_local_pmd\(",)),
     ("percpu_local.c", "percpu_local_mirror"): (MIRROR, (r"WRITE_ONCE\(\*copy", r"dsb\(ishst\)")),
     ("percpu_local.c", "percpu_local_sync_second_level"): (
@@ -161,7 +178,7 @@ def test_the_order_is_as_in_the_model(place, patterns):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [SPLIT, TREE, REMAP, MIRROR, FOLD])
+@pytest.mark.parametrize("kind", [SPLIT, TREE, REMAP, MIRROR, FOLD, FLAG])
 def test_nobody_finds_what_memory_held_before(kind, tmp_path):
     verdict = spin.verify(MODEL, [kind], tmp_path)
     assert not verdict.error, tail(verdict.trail, 80)
@@ -180,6 +197,8 @@ def test_nobody_finds_what_memory_held_before(kind, tmp_path):
         (REMAP, "NO_INVALIDATION"),
         (MIRROR, "NO_BARRIER"),
         (FOLD, "NO_INVALIDATION"),
+        (FLAG, "NO_INVALIDATION"),
+        (FLAG, "NO_COMPARISON"),
     ],
 )
 def test_what_is_left_out_is_found_out(kind, without, tmp_path):

@@ -17,11 +17,15 @@
  *  MIRROR   an entry that a CPU has a copy of, which its hardware walks; software looks at the
  *           original, and uses the mapping if that is set
  *  FOLD     a block, in place of a table, which gets another owner
+ *  FLAG     a table, in place of a block that has no access flag; where the hardware sets the flag,
+ *           a walk that needs the block does so first. Checked besides is that no TLB holds the
+ *           block when the table is there
  *
  * These leave something out, and spin has to find out what follows:
  *  NO_BARRIER       the barrier before the entry is written; of TREE, the one before others go on
  *  NO_INVALIDATION  the invalidation before memory gets another owner
  *  NO_PAUSE         of TREE: others walk meanwhile
+ *  NO_COMPARISON    of FLAG: the entry is written, whether it still lacks the flag or not
  */
 
 /* Where there is something to read. */
@@ -41,6 +45,9 @@
 #define CONTENTS	8
 /* What is neither an entry nor contents: fresh memory before, and that of another owner. */
 #define OTHER	9
+
+/* A block without access flag. */
+#define IDLE	10
 
 byte memory[PLACES];
 
@@ -128,7 +135,7 @@ active proctype writer()
 #ifdef REMAP
 		memory[ENTRY] = OLD;
 #endif
-#if defined(SPLIT) || defined(TREE)
+#if defined(SPLIT) || defined(TREE) || defined(FLAG)
 		memory[ENTRY] = BLOCK;
 #endif
 #ifdef MIRROR
@@ -155,6 +162,25 @@ active proctype writer()
 	store(ENTRY, TABLE);
 	publication_barrier();
 	paused = false;
+#endif
+#ifdef FLAG
+	store(TABLE, OLD);
+	store(ENTRY, IDLE);
+	/* Its barrier also makes the table visible before the entry that leads to it. */
+	invalidate();
+#ifdef NO_COMPARISON
+	store(ENTRY, TABLE);
+	barrier();
+	assert(tlb != BLOCK);
+#else
+	atomic {
+		!waits[ENTRY];
+		if
+		:: memory[ENTRY] == IDLE -> memory[ENTRY] = TABLE; assert(tlb != BLOCK)
+		:: else
+		fi
+	}
+#endif
 #endif
 #ifdef REMAP
 	store(NEW, CONTENTS);
@@ -210,12 +236,22 @@ read:			do
 				if
 				:: at == NOTHING -> goto next
 				:: at == TABLE -> walk_cache = at
+				:: at == IDLE -> atomic {
+					/* The flag is set if the entry is still what was read. */
+					if
+					:: memory[ENTRY] == IDLE -> memory[ENTRY] = BLOCK; at = BLOCK
+					:: else -> at = ENTRY
+					fi
+				   }
 				:: else
 				fi
 			:: else -> break
 			od;
 			if
 			:: tlb = at
+#ifdef FLAG
+			   ; assert(at != BLOCK || memory[ENTRY] != TABLE)
+#endif
 			:: true
 			fi
 		fi;
