@@ -1052,8 +1052,8 @@ HUGEPAGES_OF_2M = HUGEPAGES.replace("NUMBERS", "40 90 140")
 # By the size of pages, with hugepages of 2, 32 and 512 MiB: the build, memory, and the pools.
 PAGE_SIZES = [
     pytest.param("patched-4k", "2G", "40 90 140", id="4k"),
-    pytest.param("tiny-16k-48", "4G", "4 20 40", id="16k"),
-    pytest.param("tiny-64k-48", "16G", "1 4 10", id="64k"),
+    pytest.param("patched-16k", "4G", "4 20 40", id="16k"),
+    pytest.param("patched-64k", "16G", "1 4 10", id="64k"),
 ]
 
 CPUS = [
