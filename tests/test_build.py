@@ -96,7 +96,7 @@ def test_every_build_boots(name, machine):
 
 MAKEFILE = """\
 allnoconfig: ; touch $(O)/.config
-Image: $(O)/main.o ; mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
+Image: $(O)/main.o ; echo asked >>$(O)/asked && mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
 $(O)/main.o: main.c ; cp $< $@ && echo '  CC      main.o'
 modules: $(O)/main.o ; touch -r $(O)/main.o $(O)/modules.order
 modules_install: ; mkdir -p $(INSTALL_MOD_PATH) && echo installed >>$(O)/installs
@@ -157,8 +157,33 @@ def test_modules_are_installed_again_only_if_they_changed(tiny, monkeypatch):
     made(tiny, "base", "6.12.117-1", "text", monkeypatch)
     assert installs.read_text() == "installed\n"
     os.utime(compiled, (2 * 10**9, 2 * 10**9))
+    compiled.with_name("arch").joinpath("arm64", "boot", "Image").touch()
     made(tiny, "base", "6.12.117-1", "text", monkeypatch)
     assert installs.read_text() == "installed\n" * 2
+
+
+def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
+    """It takes seconds to find that it has nothing to do."""
+    compiled = made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
+    asked = compiled.with_name("asked")
+
+    def times() -> int:
+        made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
+        return len(asked.read_text().splitlines())
+
+    assert times() == 1
+    # Someone else has run it, or changed what it works from.
+    compiled.with_name("arch").joinpath("arm64", "boot", "Image").touch()
+    assert times() == 2
+    with compiled.with_name(".config").open("a") as config:
+        config.write("# CONFIG_A is not set\n")
+    assert times() == 3
+    (tiny.tree / "main.c").write_text("mine")
+    assert times() == 4
+    assert compiled.read_text() == "mine"
+    assert times() == 4
+    compiled.with_name("arch").joinpath("arm64", "boot", "Image").unlink()
+    assert times() == 5
 
 
 def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):

@@ -23,7 +23,7 @@ DEBUG_SUITES = [suite for feature in SPACE.features() for suite in feature.debug
 # Modules that come and go, by the build that has them.
 MODULES = {"checked-4k": "crypto_null sha256_generic xts", "debug-4k": "crypto_null dummy veth"}
 COME_AND_GO = """
-for round in 1 2 3; do
+for round in 1 2; do
     for module in MODULES; do modprobe $module || exit 1; done
     for module in MODULES; do modprobe -r $module || exit 1; done
 done
@@ -32,7 +32,7 @@ sleep 3
 
 # The vmemmap's blocks are split a few at a time, again and again.
 HUGEPAGES = """
-for nr in 40 90 140 0; do echo $nr >/proc/sys/vm/nr_hugepages || exit 1; done
+for nr in 40 140 0; do echo $nr >/proc/sys/vm/nr_hugepages || exit 1; done
 test $(cat /proc/sys/vm/nr_hugepages) = 0
 """
 

@@ -120,6 +120,7 @@ def lab(folder, board_port):
         client("-p", "board", "release")
 
 
+@pytest.mark.full
 def test_the_tests_of_a_feature_pass_on_a_remote_board(lab, tmp_path):
     results = tmp_path / "results.xml"
     child = subprocess.run(

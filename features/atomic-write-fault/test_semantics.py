@@ -17,8 +17,13 @@ from pagewright.machine.options import MTE
 pytestmark = pytest.mark.long
 
 TESTS = "/usr/lib/tests/atomic-write-fault"
-# With EVERY=N, each Nth instruction only.
 SEMANTICS = f"{TESTS}/semantics"
+# For another setting of what is tested with all instructions: each seventh of them every day.
+sample = pytest.mark.parametrize(
+    "program",
+    [f"EVERY=7 {SEMANTICS}", pytest.param(SEMANTICS, marks=pytest.mark.full)],
+    ids=["some", "all"],
+)
 OFF = "arm64.atomic_write_fault=0"
 EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
 
@@ -33,9 +38,10 @@ def test_semantics_with_the_faults_of_hardware(machine: Boot, guest_program) -> 
     guest_program(machine(smp=2, single_threaded=True), SEMANTICS)
 
 
-def test_semantics_with_memory_tagging(machine: Boot, guest_program) -> None:
+@sample
+def test_semantics_with_memory_tagging(machine: Boot, guest_program, program) -> None:
     place = machine(smp=2, single_threaded=True, extra_args=MTE)
-    guest_program(place, SEMANTICS)
+    guest_program(place, program)
 
 
 @pytest.mark.full
@@ -43,19 +49,22 @@ def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
     guest_program(machine(smp=2, single_threaded=True, nodes=2), SEMANTICS)
 
 
-def test_semantics_with_pan_in_software(machine: Boot, guest_program) -> None:
+@sample
+def test_semantics_with_pan_in_software(machine: Boot, guest_program, program) -> None:
     """An Armv8.0 CPU: no PAN, no LSE, and 32-bit tasks."""
     place = machine(smp=2, single_threaded=True, cpu="cortex-a72")
     assert "emulated: Privileged Access Never" in place.console()
-    guest_program(place, SEMANTICS)
+    guest_program(place, program)
 
 
-def test_semantics_switched_off(machine: Boot, guest_program) -> None:
-    guest_program(machine(smp=2, single_threaded=True, append=OFF), SEMANTICS)
+@sample
+def test_semantics_switched_off(machine: Boot, guest_program, program) -> None:
+    guest_program(machine(smp=2, single_threaded=True, append=OFF), program)
 
 
-def test_semantics_without_exclusives(machine: Boot, guest_program) -> None:
-    guest_program(machine(smp=2, single_threaded=True, append=EXCLUSIVE_OFF), SEMANTICS)
+@sample
+def test_semantics_without_exclusives(machine: Boot, guest_program, program) -> None:
+    guest_program(machine(smp=2, single_threaded=True, append=EXCLUSIVE_OFF), program)
 
 
 @pytest.mark.full
@@ -67,7 +76,7 @@ def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
 @pytest.mark.parametrize(
     ("build", "mte", "every"),
     [
-        ("checked-4k", "off", 197),
+        ("checked-4k", "off", 997),
         pytest.param("debug-4k", "off", 11, marks=pytest.mark.full),
         pytest.param("debug-4k", "on", 11, marks=pytest.mark.full),
     ],

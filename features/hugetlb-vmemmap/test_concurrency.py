@@ -22,7 +22,6 @@ BASE = pytest.param("base-4k", marks=pytest.mark.full)
 DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
-modes = pytest.mark.parametrize("mode", ["seamless", "pause"])
 # Where the modes share most of the code that is tested, the other one is for --full.
 seamless_first = pytest.mark.parametrize(
     "mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)]
@@ -62,7 +61,7 @@ def optimised(machine: Boot) -> Boot:
 
 
 @builds
-@modes
+@seamless_first
 @sizes
 def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, size):
     place = optimised(build, mode, memory=MEMORY[size])

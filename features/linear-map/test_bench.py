@@ -16,23 +16,22 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def values():
-    """The quick experiment's values, by the name of the figure and then by side."""
+def measured(part: str, *sides: str) -> dict[str, dict[str, float]]:
+    """Return the values of a part of the quick experiment, by name of the figure and by side."""
     experiment = measure.load(SPACE, "linear-map")
-    choices = [
-        measure.Choice(quick=True, parts=("boot", "leaves")),
-        measure.Choice(quick=True, parts=("programs",), sides=("base", "patched")),
-    ]
-    found = {}
-    for choice in choices:
-        report = measure.measure(SPACE, experiment, measure.base_and_patched(), choice)
-        found.update({figure.name: figure.values for figure in report.figures})
-    return found
+    choice = measure.Choice(quick=True, parts=(part,), sides=sides)
+    report = measure.measure(SPACE, experiment, measure.base_and_patched(), choice)
+    return {figure.name: figure.values for figure in report.figures}
 
 
-def test_tables_take_no_more_memory_than_with_rodata_on(values):
-    total = values["MemTotal"]
+@pytest.fixture(scope="module")
+def at_boot():
+    """Memory and instructions of a boot, on all sides."""
+    return measured("boot")
+
+
+def test_tables_take_no_more_memory_than_with_rodata_on(at_boot):
+    total = at_boot["MemTotal"]
     gained = {side: kilobytes - total["base"] for side, kilobytes in total.items()}
     # A page of tables for each 512 pages of 8 GiB.
     assert gained["rodata=on"] > 15 << 10
@@ -41,13 +40,15 @@ def test_tables_take_no_more_memory_than_with_rodata_on(values):
     assert gained["pages"] < 0.01 * gained["rodata=on"]
 
 
-def test_boot_takes_no_more_instructions_than_with_rodata_on(values):
-    boot = values["until init runs"]
+def test_boot_takes_no_more_instructions_than_with_rodata_on(at_boot):
+    boot = at_boot["until init runs"]
     assert boot["base"] > 1.05 * boot["rodata=on"]
     assert boot["patched"] < 1.02 * boot["rodata=on"]
 
 
-def test_folding_undoes_what_modules_split(values):
+@pytest.mark.full
+def test_folding_undoes_what_modules_split():
+    values = measured("leaves")
     kilobytes = {
         moment: values[f"DirectMap4k {when}"]
         for moment, when in (
@@ -66,8 +67,10 @@ def test_folding_undoes_what_modules_split(values):
         assert values[f"fold {level}"]["no folding"] == 0
 
 
-def test_programs_take_about_as_many_instructions(subtests, values):
+@pytest.mark.full
+def test_programs_take_about_as_many_instructions(subtests):
     """Loading modules splits and folds; what else runs does not notice."""
+    values = measured("programs", "base", "patched")
     names = [name for name in values if name in ("fio on dm-crypt", "cached file")]
     assert len(names) == 2
     for name in names:

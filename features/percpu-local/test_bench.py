@@ -20,19 +20,18 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def figures():
-    """The quick experiment's values, by group and name of the figure and then by side."""
+def measured(part: str) -> dict[tuple[str, str], dict[str, float]]:
+    """Return values of the quick experiment, by group and name of the figure and then by side."""
     experiment = measure.load(SPACE, "percpu-local")
-    report = measure.measure(
-        SPACE, experiment, measure.base_and_patched(), measure.Choice(quick=True)
-    )
+    choice = measure.Choice(quick=True, parts=(part,))
+    report = measure.measure(SPACE, experiment, measure.base_and_patched(), choice)
     return {(figure.group, figure.name): figure.values for figure in report.figures}
 
 
 @pytest.fixture(scope="module")
-def operations(figures):
+def operations():
     """Instructions of each operation on 8 bytes, in a function of its own."""
+    figures = measured("operations")
     found = {
         name: values for (group, name), values in figures.items() if group.endswith("of its own")
     }
@@ -53,7 +52,9 @@ def test_an_operation_is_a_few_instructions(operations):
         assert operations[name]["off"] <= operations[name]["base"] + 2, name
 
 
-def test_workloads_count_kernel_and_programs(figures):
+@pytest.mark.full
+def test_workloads_count_kernel_and_programs():
+    figures = measured("workloads-4")
     for (group, name), values in figures.items():
         if group.startswith("instructions of"):
             assert all(value > 0 for value in values.values()), name
@@ -65,9 +66,9 @@ def test_workloads_count_kernel_and_programs(figures):
 
 def test_the_counts_are_those_of_icount():
     """Kernel and programs together are what the virtual counter says."""
-    loop = "busybox sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done'"
+    loop = "busybox sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done'"
     count = f"{TESTS}/percpu-local/count"
-    with boot(options_for(SPACE, "base-4k", icount=True, count=True, smp=4)) as machine:
+    with boot(options_for(SPACE, "base-4k", icount=True, count=True, smp=2)) as machine:
         machine.check(loop)
         output = machine.check(f"{TESTS}/linear-map/instructions {count} {loop}")
         empty = machine.check(f"{TESTS}/linear-map/instructions {count} true")

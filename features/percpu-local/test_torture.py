@@ -163,21 +163,22 @@ def test_all_at_once_with_kasan_tags(machine, subtests, kind):
 
 
 @pytest.mark.parametrize(
-    ("build", "cpu", "append"),
+    ("build", "cpu", "append", "rounds"),
     [
-        ("patched-4k", ANY_CPU, NMI),
-        full("patched-4k", ANY_CPU, "percpu_local_map=0"),
-        full("patched-4k", OLD_CPU, ""),
-        full("base-4k", ANY_CPU, NMI),
-        full("patched-voluntary-4k", ANY_CPU, ""),
+        ("patched-4k", ANY_CPU, NMI, "rounds=500"),
+        full("patched-4k", ANY_CPU, NMI, ""),
+        full("patched-4k", ANY_CPU, "percpu_local_map=0", ""),
+        full("patched-4k", OLD_CPU, "", ""),
+        full("base-4k", ANY_CPU, NMI, ""),
+        full("patched-voluntary-4k", ANY_CPU, "", ""),
     ],
 )
-def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append):
+def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append, rounds):
     place = machine(
         build, smp=4, cpu=cpu, memory="2G", append=append, modules_from=modules_for(build)
     )
     stop_at_any_instruction(place)
-    outcomes = torture(place, subtests, "plugs=1 churns=0")
+    outcomes = torture(place, subtests, f"{rounds} plugs=1 churns=0")
     if NMI in append:
         check_nmis(place, outcomes)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pagewright.host import arm64_packages, disk
 from pagewright.host.errors import BuildError, PagewrightError
+from pagewright.host.files import digest
 from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
 from pagewright.host.progress import Bar
@@ -37,6 +38,8 @@ MODULES_BUILD_MB = 5000
 SOURCE_STAMP = ".source"
 # In a build's folder: which modules were installed, and when each was compiled.
 INSTALLED_STAMP = ".installed"
+# In a build's folder: what it was made of when kbuild had nothing more to do, and what came of it.
+FINISHED_STAMP = ".finished"
 # In a build's folder: what kbuild appends to the kernel's version.
 LOCAL_VERSION = "localversion-pagewright"
 
@@ -115,7 +118,11 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         signing.place(build.out)
         _set_release(build, release)
         env = {**environment(space), **(release.environment() if release else {})}
-        _compile(build, space.base().objects, env)
+        stamp = build.out / FINISHED_STAMP
+        if not (stamp.exists() and stamp.read_text() == _finished(build, env)):
+            stamp.unlink(missing_ok=True)
+            _compile(build, space.base().objects, env)
+            stamp.write_text(_finished(build, env))
     return build
 
 
@@ -288,6 +295,25 @@ def _compile(build: Build, total: int, env: Mapping[str, str]) -> None:
             error.todo = error.todo or f"the whole log is {log}"
             raise
         _install_modules(build, env)
+
+
+def _finished(build: Build, env: Mapping[str, str]) -> str:
+    """Return all that a finished build depends on, and the times of what kbuild made of it.
+
+    kbuild takes seconds to find that it has nothing to do. It is asked again when any of this
+    changed, also when someone has run it by hand meanwhile.
+    """
+    manifest = Manifest.read(build.tree)
+    made_of = [
+        f"tree {manifest.key(build.tree) if manifest else build.source}",
+        f"compiler {run([GCC, '--version']).splitlines()[0]}",
+        *(f"{name} {digest(build.out / name)}" for name in (".config", LOCAL_VERSION)),
+        f"key {digest(build.out / signing.PLACE)}",
+        *(f"{name}={value}" for name, value in sorted(env.items())),
+    ]
+    results = [build.image, build.vmlinux, build.modules]
+    times = [f"{file} {file.stat().st_mtime_ns}" for file in results if file.exists()]
+    return "\n".join([*made_of, *times, _compiled_modules(build)])
 
 
 def _install_modules(build: Build, env: Mapping[str, str]) -> None:
