@@ -165,7 +165,7 @@ def test_all_at_once_with_kasan_tags(machine, subtests, kind):
 @pytest.mark.parametrize(
     ("build", "cpu", "append", "rounds"),
     [
-        ("patched-4k", ANY_CPU, NMI, "rounds=500"),
+        ("patched-4k", ANY_CPU, NMI, "rounds=200"),
         full("patched-4k", ANY_CPU, NMI, ""),
         full("patched-4k", ANY_CPU, "percpu_local_map=0", ""),
         full("patched-4k", OLD_CPU, "", ""),
