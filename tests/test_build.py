@@ -96,7 +96,9 @@ def test_every_build_boots(name, machine):
 
 MAKEFILE = """\
 allnoconfig: ; touch $(O)/.config
-Image: $(O)/main.o ; echo asked >>$(O)/asked && mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
+Image: $(O)/main.o
+	echo asked >>$(O)/asked
+	mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
 $(O)/main.o: main.c ; cp $< $@ && echo '  CC      main.o'
 modules: $(O)/main.o ; touch -r $(O)/main.o $(O)/modules.order
 modules_install: ; mkdir -p $(INSTALL_MOD_PATH) && echo installed >>$(O)/installs

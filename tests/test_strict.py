@@ -793,6 +793,33 @@ def test_per_cpu_tables(model):
     assert m.rules() == []
 
 
+def test_top_levels_that_share_a_page(model):
+    """With pages of 64 KiB those of 48 bits have 512 bytes."""
+    m = model()
+    for cpu in (0, 1):
+        m.test_power_off(cpu)
+    m.model_tcr(ctypes.c_uint64(3 << 30 | 16 << 16))
+    top, empty, third, middle, last = (
+        RAM + at for at in (0x102000, 0x102200, 0x102400, 0x110000, 0x120000)
+    )
+    m.write(top, middle | VALID | TABLE)
+    m.write(middle, last | VALID | TABLE)
+    m.write(last, PAGE | A_PAGE)
+    m.root(0, top)
+    # What leads nowhere any more is memory.
+    for root in (empty, third):
+        m.root(0, root)
+        m.do("tlbi vmalle1")
+        m.do("dsb nsh")
+    m.write(last, PAGE + 0x10000 | A_PAGE)
+    assert m.rules() == []
+    m.root(0, top)
+    m.write(middle + 0x20000, last + 0x20000 | VALID | TABLE)
+    m.write(last + 0x20000, PAGE | A_PAGE)
+    m.write(top, middle + 0x20000 | VALID | TABLE)
+    assert m.rules() == ["break-before-make"]
+
+
 def test_writable_here_and_executable_there(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)

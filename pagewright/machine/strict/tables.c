@@ -20,14 +20,19 @@
 #define FRAME_SHIFT	12
 #define NR_FRAMES	BIT(44 - FRAME_SHIFT)
 #define NR_BUCKETS	65536U
+#define BUCKET_SHIFT	16
 #define MAX_MOUNTS	64U
 
 static u64 *frames;
 static struct table *buckets[NR_BUCKETS];
 
+/*
+ * All tables of a page are in one bucket, whatever the size of the kernel's
+ * pages: top levels are smaller than one of 16 or 64 KiB, and several share it.
+ */
 static struct table **bucket_of(u64 pa)
 {
-	return &buckets[(pa >> FRAME_SHIFT) % NR_BUCKETS];
+	return &buckets[(pa >> BUCKET_SHIFT) % NR_BUCKETS];
 }
 
 /* May be asked without a lock. */
@@ -50,11 +55,7 @@ struct table *table_at(u64 pa)
 
 	if (!is_table_page(pa))
 		return NULL;
-	/* A table is as large as a page of its kernel, and aligned to that. */
-	pa = pa >> 3 << 3;
-	for (table = *bucket_of(pa >> model.geometry.page_shift
-				<< model.geometry.page_shift);
-	     table; table = table->next)
+	for (table = *bucket_of(pa); table; table = table->next)
 		if (contains(table, pa))
 			return table;
 	return NULL;
