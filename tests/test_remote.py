@@ -31,7 +31,10 @@ SELECTION = [
 ]
 BOARD_BUILD = "patched-4k"
 
-pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="this test is the lab")
+pytestmark = [
+    pytest.mark.skipif("config.getoption('lg_env')", reason="this test is the lab"),
+    pytest.mark.full,
+]
 
 
 def tool(name):
@@ -120,7 +123,6 @@ def lab(folder, board_port):
         client("-p", "board", "release")
 
 
-@pytest.mark.full
 def test_the_tests_of_a_feature_pass_on_a_remote_board(lab, tmp_path):
     results = tmp_path / "results.xml"
     child = subprocess.run(

@@ -62,9 +62,9 @@ def test_semantics_switched_off(machine: Boot, guest_program, program) -> None:
     guest_program(machine(smp=2, single_threaded=True, append=OFF), program)
 
 
-@sample
-def test_semantics_without_exclusives(machine: Boot, guest_program, program) -> None:
-    guest_program(machine(smp=2, single_threaded=True, append=EXCLUSIVE_OFF), program)
+@pytest.mark.full
+def test_semantics_without_exclusives(machine: Boot, guest_program) -> None:
+    guest_program(machine(smp=2, single_threaded=True, append=EXCLUSIVE_OFF), SEMANTICS)
 
 
 @pytest.mark.full

@@ -155,9 +155,9 @@ DEATHS = {
 @pytest.mark.parametrize(
     ("death", "nmi"),
     [
-        ("panic", ""),
         ("panic", NMI),
         ("fault", ""),
+        pytest.param("panic", "", marks=pytest.mark.full),
         pytest.param("warning", "", marks=pytest.mark.full),
     ],
     ids=lambda value: value if value in DEATHS else ("nmi" if value else "irq"),

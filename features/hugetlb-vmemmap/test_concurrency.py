@@ -27,7 +27,7 @@ seamless_first = pytest.mark.parametrize(
     "mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)]
 )
 pause_first = pytest.mark.parametrize(
-    "mode", [pytest.param("seamless", marks=pytest.mark.full), "pause"]
+    "mode", ["pause", pytest.param("seamless", marks=pytest.mark.full)]
 )
 sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.mark.full)])
 

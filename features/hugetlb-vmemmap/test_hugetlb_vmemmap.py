@@ -20,6 +20,13 @@ from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 pytestmark = pytest.mark.long
 
 MODES = ("pause", "seamless")
+# Where the modes share most of the code that is tested, the other one is for --full.
+seamless_first = pytest.mark.parametrize(
+    "mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)]
+)
+pause_first = pytest.mark.parametrize(
+    "mode", ["pause", pytest.param("seamless", marks=pytest.mark.full)]
+)
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 HUGEPAGES = "/sys/kernel/mm/hugepages"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
@@ -124,7 +131,7 @@ def test_demoted_pages_are_optimized_too(shared_machine, mode):
     assert_nothing_left(place)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@seamless_first
 def test_pages_of_the_boot_command_line(machine, mode):
     """Those of 2 MiB are made by several threads, some for each node."""
     place = machine(
@@ -142,7 +149,7 @@ def test_pages_of_the_boot_command_line(machine, mode):
     assert_nothing_left(place)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@seamless_first
 def test_reserved_pages_are_optimized_before_other_cpus_run(machine, mode):
     """They change no live entry, on any CPU and in any order of parameters."""
     pages = "hugepagesz=1G hugepages=3 hugepagesz=32M hugepages=8"
@@ -183,7 +190,7 @@ def test_reserved_pages_make_room_for_others(machine):
     assert numbers["on"] > numbers["off"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pause_first
 def test_pages_from_cma(machine, mode):
     place = machine(memory="4G", smp=2, append=f"{on(mode)} hugetlb_cma=2G")
     for _ in range(3):
@@ -193,7 +200,7 @@ def test_pages_from_cma(machine, mode):
     assert_nothing_left(place)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pause_first
 def test_as_many_gigantic_pages_the_second_time(machine, mode):
     """What comes back must not be scattered over the memory that was freed."""
     place = machine(memory="16G", append=on(mode))
@@ -227,8 +234,14 @@ def test_seamless_never_pauses(machine, mode):
         ("level2", "", "seamless", "BBM level 2 without aborts"),
         ("level0", "", "seamless", "CPUs are paused only to split a block, once"),
         ("level2", "pause", "pause", "asked for with hugetlb_vmemmap="),
-        ("level0", "seamless", "seamless", "asked for with hugetlb_vmemmap="),
-        ("level0", "auto", "seamless", "CPUs are paused only to split a block, once"),
+        pytest.param(
+            *("level0", "seamless", "seamless", "asked for with hugetlb_vmemmap="),
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            *("level0", "auto", "seamless", "CPUs are paused only to split a block, once"),
+            marks=pytest.mark.full,
+        ),
         ("level2", "sideways", "seamless", "BBM level 2 without aborts"),
     ],
 )

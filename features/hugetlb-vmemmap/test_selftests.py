@@ -48,12 +48,12 @@ class Selftest:
 
 EVERY_DAY = (
     Selftest("./hugepage-vmemmap"),
-    Selftest("./hugepage-mmap"),
     Selftest("./hugetlb-madvise"),
-    Selftest("./map_hugetlb"),
     Selftest("./hugetlb-soft-offline", pages=8, after="echo 1 >/proc/sys/vm/enable_soft_offline"),
 )
 FULL = (
+    Selftest("./hugepage-mmap"),
+    Selftest("./map_hugetlb"),
     Selftest("./hugepage-shm"),
     Selftest("./hugepage-mremap"),
     # In a tmpfs, as /tmp is one, I/O is never direct.

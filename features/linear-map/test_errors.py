@@ -76,7 +76,7 @@ def plug(place: Machine, hotplug, size: int, seconds: float) -> bool:
     return done
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.full)])
 def test_memory_that_cannot_be_plugged_leaves_nothing(own_blocks, hotplug, step):
     """The n-th allocation fails; not on the base kernel, which stops for good then."""
     place = own_blocks(**hotplug.options)

@@ -38,6 +38,11 @@ LACKING = "the boot CPU is not known"
 
 # Both ways to split. What follows of a way is its CPU, and how little time folding lets pass.
 ways = pytest.mark.parametrize("cpu", [LEVEL_2, LEVEL_0_CPU], ids=["live", "paused"])
+# How many CPUs there are, and which of them cannot change sizes live.
+unequal = pytest.mark.parametrize(
+    ("smp", "lacking"),
+    [(4, "2"), *(pytest.param(*one, marks=pytest.mark.full) for one in ((2, "1"), (8, "1,5-7")))],
+)
 
 
 def mode(guest: Machine) -> str:
@@ -134,7 +139,7 @@ def test_mode_and_its_reason(machine, cpu, append, said):
     assert guest.warnings() == ""
 
 
-@pytest.mark.parametrize(("smp", "lacking"), [(2, "1"), (4, "2"), (8, "1,5-7")])
+@unequal
 def test_unequal_cpus_go_back_to_pages(machine, smp, lacking):
     append = f"arm64.linear_map=live arm64.nobbml2_cpus={lacking}"
     guest = machine(cpu=LEVEL_2, smp=smp, append=append)
@@ -149,9 +154,7 @@ def test_unequal_cpus_go_back_to_pages(machine, smp, lacking):
     assert guest.warnings() == ""
 
 
-@pytest.mark.parametrize(
-    ("smp", "lacking"), [(2, "1"), pytest.param(8, "1,5-7", marks=pytest.mark.full)]
-)
+@unequal
 def test_unequal_cpus_go_on_with_pauses(machine, smp, lacking):
     """The boot CPU has painted contiguous ranges, which nobody may change from now on."""
     guest = machine(cpu=LEVEL_2, smp=smp, append=f"arm64.nobbml2_cpus={lacking}")

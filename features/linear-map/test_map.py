@@ -15,7 +15,12 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.mark.parametrize(
-    ("append", "blocks"), [("", True), ("rodata=on", True), ("arm64.linear_map=pages", False)]
+    ("append", "blocks"),
+    [
+        ("", True),
+        pytest.param("rodata=on", True, marks=pytest.mark.full),
+        ("arm64.linear_map=pages", False),
+    ],
 )
 def test_direct_map_lines_are_what_the_tables_hold(space, append, blocks):
     options = options_for(

@@ -163,19 +163,19 @@ def test_all_at_once_with_kasan_tags(machine, subtests, kind):
 
 
 @pytest.mark.parametrize(
-    ("build", "cpu", "append", "rounds"),
+    ("build", "smp", "cpu", "append", "rounds"),
     [
-        ("patched-4k", ANY_CPU, NMI, "rounds=200"),
-        full("patched-4k", ANY_CPU, NMI, ""),
-        full("patched-4k", ANY_CPU, "percpu_local_map=0", ""),
-        full("patched-4k", OLD_CPU, "", ""),
-        full("base-4k", ANY_CPU, NMI, ""),
-        full("patched-voluntary-4k", ANY_CPU, "", ""),
+        ("patched-4k", 2, ANY_CPU, NMI, "rounds=200"),
+        full("patched-4k", 4, ANY_CPU, NMI, ""),
+        full("patched-4k", 4, ANY_CPU, "percpu_local_map=0", ""),
+        full("patched-4k", 4, OLD_CPU, "", ""),
+        full("base-4k", 4, ANY_CPU, NMI, ""),
+        full("patched-voluntary-4k", 4, ANY_CPU, "", ""),
     ],
 )
-def test_interrupted_at_any_instruction(machine, subtests, build, cpu, append, rounds):
+def test_interrupted_at_any_instruction(machine, subtests, build, smp, cpu, append, rounds):
     place = machine(
-        build, smp=4, cpu=cpu, memory="2G", append=append, modules_from=modules_for(build)
+        build, smp=smp, cpu=cpu, memory="2G", append=append, modules_from=modules_for(build)
     )
     stop_at_any_instruction(place)
     outcomes = torture(place, subtests, f"{rounds} plugs=1 churns=0")
