@@ -297,14 +297,21 @@ def _no_violations(guest: Machine) -> None:
 
 
 @pytest.fixture(scope="session")
-def boot_one(request: pytest.FixtureRequest, place: Machine | None) -> Boot:
+def tested(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Return what is tested in place of a build, where --build chose another one."""
+    return lambda name: _instead(name, request.config.getoption("build"))
+
+
+@pytest.fixture(scope="session")
+def boot_one(
+    request: pytest.FixtureRequest, place: Machine | None, tested: Callable[[str], str]
+) -> Boot:
     """Boot a machine until a stack closes, or return the place if the test can run there."""
-    chosen = request.config.getoption("build")
     strict = request.config.getoption("--strict-machines")
 
     def start(stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
         if place is None:
-            build = _instead(name, chosen)
+            build = tested(name)
             options = _sparing(build, options)
             if not strict or not _may_be_strict(options):
                 return stack.enter_context(boot(options_for(SPACE, build, **options)))

@@ -608,11 +608,11 @@ MARK = "/usr/lib/tests/linear-map/mark"
 
 @pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
-def test_crash_dump_is_whole(space, machine, tmp_path, mode):
+def test_crash_dump_is_whole(space, machine, tested, tmp_path, mode):
     """The kernel that dumps reads all memory, freed vmemmap and kept pages too."""
     image = tmp_path / "boot/Image"
     image.parent.mkdir()
-    shutil.copyfile(builder.ensure(space, "patched-4k").image, image)
+    shutil.copyfile(builder.ensure(space, tested("patched-4k")).image, image)
     place = machine(
         smp=2,
         memory="2G",

@@ -105,13 +105,15 @@ def hotplug() -> HotPlug:
 
 
 @pytest.fixture
-def kernel_overlay(space: Workspace, tmp_path: Path) -> Callable[[str], Path]:
+def kernel_overlay(
+    space: Workspace, tmp_path: Path, tested: Callable[[str], str]
+) -> Callable[[str], Path]:
     """Make an overlay that has a build's image at /boot/Image."""
 
     def make(build: str) -> Path:
         overlay = tmp_path / "overlay"
         (overlay / "boot").mkdir(parents=True)
-        shutil.copy(builder.ensure(space, build).image, overlay / "boot" / "Image")
+        shutil.copy(builder.ensure(space, tested(build)).image, overlay / "boot" / "Image")
         return overlay
 
     return make
