@@ -22,8 +22,14 @@ Boot = Callable[..., Machine]
 
 
 def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Have a second CPU look on, and a debug build check every change of an entry."""
+    """Have a second CPU look on, and a debug build check every change of an entry.
+
+    With pages of 64 KiB memory is handed out and plugged in blocks of 512 MiB, of which some must
+    be free.
+    """
     options = {"smp": 2} | options
+    if "64k" in build:
+        options = {"memory": "4G"} | options
     if not recipe(workspace.find(), build).debug:
         return options
     return options | {
@@ -45,21 +51,21 @@ def way(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def blocks(shared_machine: Boot, way: dict[str, Any]) -> Boot:
+def blocks(shared_machine: Boot, way: dict[str, Any], tested: Callable[[str], str]) -> Boot:
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(shared_machine(build, **_completed(build, way | options)))
+        return _in_blocks(shared_machine(build, **_completed(tested(build), way | options)))
 
     return factory
 
 
 @pytest.fixture
-def own_blocks(machine: Boot, way: dict[str, Any]) -> Boot:
+def own_blocks(machine: Boot, way: dict[str, Any], tested: Callable[[str], str]) -> Boot:
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(machine(build, **_completed(build, way | options)))
+        return _in_blocks(machine(build, **_completed(tested(build), way | options)))
 
     return factory
 
@@ -68,10 +74,13 @@ class HotPlug:
     """Memory that QEMU plugs into a running machine.
 
     Attributes:
-        options: fields of MachineOptions for a machine that can have up to 4 GiB more.
+        MOST: how many bytes more a machine can have.
+        options: fields of MachineOptions for such a machine.
     """
 
     _DEVICE = "/machine/peripheral/plugged"
+    # In bytes.
+    MOST = 4 << 30
 
     # Movable, so that all of it can go again.
     options: Mapping[str, Any] = MappingProxyType(

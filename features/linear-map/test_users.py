@@ -174,18 +174,22 @@ def test_kfence_switched_on_late(own_blocks, build):
 
 @builds
 @pytest.mark.parametrize(
-    "sizes", [(128, 640, 0), pytest.param((128, 2048, 640, 4096, 0), marks=pytest.mark.full)]
+    "steps", [(1, 5, 0), pytest.param((1, 16, 5, 32, 0), marks=pytest.mark.full)]
 )
-def test_memory_is_plugged_used_and_unplugged(own_blocks, hotplug, build, sizes):
+def test_memory_is_plugged_used_and_unplugged(own_blocks, hotplug, build, steps):
+    """In numbers of the kernel's blocks of memory: of 128 MiB, or 512 with pages of 64 KiB."""
     place = own_blocks(build, **hotplug.options)
     total = meminfo(place, "MemTotal")["MemTotal"]
     mapped = sum(meminfo(place, "DirectMap").values())
-    for size in sizes:
-        hotplug.resize(place, size * MIB)
-        wait_until(lambda size=size: hotplug.size(place) == size * MIB, 60)
-        if size == 640:
+    block = int(place.check("cat /sys/devices/system/memory/block_size_bytes"), 16)
+    for number in steps:
+        size = min(number * block, hotplug.MOST)
+        hotplug.resize(place, size)
+        wait_until(lambda size=size: hotplug.size(place) == size, 60)
+        if number == 5:
             # More than was there before.
-            place.check("stress-ng --vm 1 --vm-bytes 1200M --vm-method write64 --vm-ops 2", 120)
+            stress = f"stress-ng --vm 1 --vm-bytes {total + 200 * 1024}K"
+            place.check(f"{stress} --vm-method write64 --vm-ops 2", 300)
     wait_until(lambda: meminfo(place, "MemTotal")["MemTotal"] == total, 10)
     wait_until(lambda: sum(meminfo(place, "DirectMap").values()) == mapped, 10)
     assert place.warnings() == ""

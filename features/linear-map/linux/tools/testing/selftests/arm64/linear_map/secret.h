@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,12 +16,18 @@
 /*
  * Map secret memory, untouched.  The file is closed: unmapping frees the pages.
  * NULL and errno if that fails.
+ *
+ * Each page that is touched counts as locked memory, whoever the user is, and
+ * the usual limit of 8 MiB is 128 pages of 64 KiB.  The user who may have no
+ * more than the limit still has what is below it.
  */
 static inline void *secret_map(size_t size)
 {
+	const struct rlimit no_limit = { RLIM_INFINITY, RLIM_INFINITY };
 	void *p = MAP_FAILED;
 	int fd, error;
 
+	setrlimit(RLIMIT_MEMLOCK, &no_limit);
 	fd = syscall(__NR_memfd_secret, 0);
 	if (fd < 0)
 		return NULL;
