@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from modes import pause_first, seamless_first
 
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
@@ -22,13 +23,6 @@ BASE = pytest.param("base-4k", marks=pytest.mark.full)
 DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
-# Where the modes share most of the code that is tested, the other one is for --full.
-seamless_first = pytest.mark.parametrize(
-    "mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)]
-)
-pause_first = pytest.mark.parametrize(
-    "mode", ["pause", pytest.param("seamless", marks=pytest.mark.full)]
-)
 sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.mark.full)])
 
 # Two pages of 1 GiB must be there in one piece; for 2 MiB little memory will do.

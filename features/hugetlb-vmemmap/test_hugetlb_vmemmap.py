@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from free_memory import free_memory
 from instructions import COUNTER
+from modes import pause_first, seamless_first
 
 from pagewright.host import workspace
 from pagewright.kernel import build as builder
@@ -22,13 +23,6 @@ from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 pytestmark = pytest.mark.long
 
 MODES = ("pause", "seamless")
-# Where the modes share most of the code that is tested, the other one is for --full.
-seamless_first = pytest.mark.parametrize(
-    "mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)]
-)
-pause_first = pytest.mark.parametrize(
-    "mode", ["pause", pytest.param("seamless", marks=pytest.mark.full)]
-)
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 HUGEPAGES = "/sys/kernel/mm/hugepages"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
