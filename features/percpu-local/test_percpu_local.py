@@ -136,7 +136,8 @@ def test_what_user_space_sees(machine):
     assert "pcpu_get_vm_areas" not in place.check("cat /proc/vmallocinfo")
     percpu = kilobytes(place, "Percpu")
     off = machine(smp=2, append="percpu_local_map=0")
-    assert percpu == pytest.approx(kilobytes(off, "Percpu"), rel=0.2)
+    # The first chunk is rounded up for contiguous ranges, by up to 60 KiB for each CPU.
+    assert percpu == pytest.approx(kilobytes(off, "Percpu"), rel=0.2, abs=2 * 60)
 
 
 def local_section(table: str) -> list[str]:
