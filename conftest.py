@@ -25,6 +25,7 @@ import pytest
 from pagewright.host import ledger, workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
+from pagewright.kernel import build as builder
 from pagewright.kernel import recipes, source
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence
@@ -326,12 +327,29 @@ def boot_one(
     return start
 
 
+@pytest.fixture(scope="session")
+def needs_symbol(
+    request: pytest.FixtureRequest, tested: Callable[[str], str]
+) -> Callable[..., None]:
+    """Skip a test if what is tested in place of a build lacks a symbol of Kconfig.
+
+    What the kernel of a place (--lg-env) was configured with is not known here.
+    """
+
+    def need(symbol: str, name: str = DEFAULT_BUILD) -> None:
+        if request.config.getoption("lg_env"):
+            return
+        built = builder.ensure(SPACE, tested(name))
+        if not built.has(symbol):
+            pytest.skip(f"{built.name} is without CONFIG_{symbol}")
+
+    return need
+
+
 @pytest.fixture
-def fault_injection(request: pytest.FixtureRequest) -> None:
-    """Skip a test that has allocations fail on a kernel of Debian's, which cannot."""
-    build = request.config.getoption("build")
-    if recipes.recipe(SPACE, build).debian:
-        pytest.skip(f"{build} has no fault injection (--build)")
+def fault_injection(needs_symbol: Callable[..., None]) -> None:
+    """Skip a test that has allocations fail on a kernel that cannot have them fail."""
+    needs_symbol("FAULT_INJECTION")
 
 
 @pytest.fixture

@@ -50,8 +50,11 @@ def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
 
 
 @sample
-def test_semantics_with_pan_in_software(machine: Boot, guest_program, program) -> None:
+def test_semantics_with_pan_in_software(
+    machine: Boot, guest_program, needs_symbol, program
+) -> None:
     """An Armv8.0 CPU: no PAN, no LSE, and 32-bit tasks."""
+    needs_symbol("ARM64_SW_TTBR0_PAN")
     place = machine(smp=2, single_threaded=True, cpu="cortex-a72")
     assert "emulated: Privileged Access Never" in place.console()
     guest_program(place, program)

@@ -75,6 +75,10 @@ class Build:
         """The kernel with symbols."""
         return self.out / "vmlinux"
 
+    def has(self, symbol: str) -> bool:
+        """Tell whether a symbol of Kconfig, without CONFIG_, is on: built in or as a module."""
+        return parse_config((self.out / ".config").read_text()).get(symbol, "n") != "n"
+
     @property
     def modules(self) -> Path:
         """A folder with usr/lib/modules in it, to be laid over the guest's root."""
