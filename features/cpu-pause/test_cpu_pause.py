@@ -77,26 +77,30 @@ def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
         extra_args=("-D", str(log), "-d", "trace:gicv3_icc_generate_sgi"),
     )
 
-    def counts() -> tuple[int, int]:
-        """Return how many pauses there were, and how many tries were given up."""
+    def counts() -> tuple[int, int, int]:
+        """Return how many pauses there were, how many tries were given up, and other writes.
+
+        An overloaded emulator has CPUs stall, whose backtraces are asked for with the same SGI.
+        """
         pauses, given_up = (
             int(place.check(f"cat {SYSFS}/{count}")) for count in ("pauses", "given_up")
         )
-        return pauses, given_up
+        return pauses, given_up, place.console().count("Sending NMI from CPU")
 
-    pauses, given_up = counts()
+    pauses, given_up, others = counts()
     assert pauses >= 1
     # The first try of each is one write to all.
-    assert pause_writes(log) == (pauses, 17 * given_up)
+    assert pause_writes(log) == (pauses, 17 * given_up + others)
 
     place.check("echo 0 >/sys/devices/system/cpu/cpu17/online")
     place.check(f"echo 1 >{SUITE}/run")
-    again = counts()[0] - pauses
+    pauses_later, given_up_later, others = counts()
+    again = pauses_later - pauses
     assert again > 0
     # Two clusters at first, 16 CPUs in each further try.
     assert pause_writes(log) == (
         pauses,
-        17 * given_up + 2 * again + 16 * (counts()[1] - given_up),
+        17 * given_up + 2 * again + 16 * (given_up_later - given_up) + others,
     )
 
 
