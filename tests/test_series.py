@@ -16,6 +16,8 @@ from pagewright.host.run import run
 from pagewright.kernel import build, recipes, series, source, tree
 from pagewright.kernel.checks import EXCEPTION_TABLE, checkpatch, known_complaints
 
+pytestmark = pytest.mark.long
+
 SPACE = workspace.find()
 FEATURES = SPACE.features()
 COMMITS = [

@@ -9,6 +9,8 @@ import pytest
 
 from pagewright.host.errors import PagewrightError
 
+pytestmark = pytest.mark.long
+
 SUITE = "/sys/kernel/debug/kunit/cpu_pause"
 SYSFS = "/sys/kernel/cpu_pause"
 NMI = "irqchip.gicv3_pseudo_nmi=1"

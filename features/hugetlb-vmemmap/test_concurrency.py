@@ -17,6 +17,8 @@ from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
 
+pytestmark = pytest.mark.long
+
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"
 
 BASE = pytest.param("base-4k", marks=pytest.mark.full)

@@ -12,6 +12,8 @@ from pagewright.host.workspace import Workspace
 from pagewright.machine.machine import Machine
 from pagewright.results.kselftest import SelftestRun, run_in
 
+pytestmark = pytest.mark.long
+
 Boot = Callable[..., Machine]
 
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"

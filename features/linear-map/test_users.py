@@ -17,6 +17,8 @@ from settled import settled_leaves, wait_until
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, MTE, UNLISTED_CPU
 
+pytestmark = pytest.mark.long
+
 TESTS = "/usr/lib/tests/linear-map"
 MIB = 1 << 20
 
