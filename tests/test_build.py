@@ -105,6 +105,9 @@ modules_install: ; mkdir -p $(INSTALL_MOD_PATH) && echo installed >>$(O)/install
 """
 
 
+IMAGE = "arch/arm64/boot/Image"
+
+
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch) -> Workspace:
     """Make a repository with a base and a patched build, and no feature."""
@@ -159,7 +162,7 @@ def test_modules_are_installed_again_only_if_they_changed(tiny, monkeypatch):
     made(tiny, "base", "6.12.117-1", "text", monkeypatch)
     assert installs.read_text() == "installed\n"
     os.utime(compiled, (2 * 10**9, 2 * 10**9))
-    compiled.with_name("arch").joinpath("arm64", "boot", "Image").touch()
+    (compiled.parent / IMAGE).touch()
     made(tiny, "base", "6.12.117-1", "text", monkeypatch)
     assert installs.read_text() == "installed\n" * 2
 
@@ -167,7 +170,7 @@ def test_modules_are_installed_again_only_if_they_changed(tiny, monkeypatch):
 def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
     """It takes seconds to find that it has nothing to do."""
     compiled = made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
-    asked = compiled.with_name("asked")
+    asked, image = compiled.with_name("asked"), compiled.parent / IMAGE
 
     def times() -> int:
         made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
@@ -175,7 +178,7 @@ def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
 
     assert times() == 1
     # Someone else has run it, or changed what it works from.
-    compiled.with_name("arch").joinpath("arm64", "boot", "Image").touch()
+    image.touch()
     assert times() == 2
     with compiled.with_name(".config").open("a") as config:
         config.write("# CONFIG_A is not set\n")
@@ -184,8 +187,25 @@ def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
     assert times() == 4
     assert compiled.read_text() == "mine"
     assert times() == 4
-    compiled.with_name("arch").joinpath("arm64", "boot", "Image").unlink()
+    image.unlink()
     assert times() == 5
+
+
+def test_what_changes_while_kbuild_runs_is_for_the_next_time(tiny, monkeypatch):
+    asked = made(tiny, "patched", "6.12.117-1", "text", monkeypatch).with_name("asked")
+    real = build._compile
+
+    def edited_meanwhile(built, *arguments) -> None:
+        real(built, *arguments)
+        with (built.out / ".config").open("a") as config:
+            config.write("# CONFIG_A is not set\n")
+
+    asked.with_name(build.FINISHED_STAMP).unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "_compile", edited_meanwhile)
+        made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
+    made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
+    assert len(asked.read_text().splitlines()) == 3
 
 
 def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):

@@ -6,7 +6,7 @@ import lzma
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -123,10 +123,12 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         _set_release(build, release)
         env = {**environment(space), **(release.environment() if release else {})}
         stamp = build.out / FINISHED_STAMP
-        if not (stamp.exists() and stamp.read_text() == _finished(build, env)):
+        # Before kbuild reads it: what is edited meanwhile is for the next time.
+        made_of = _made_of(build, env)
+        if not (stamp.exists() and stamp.read_text() == made_of + _results(build)):
             stamp.unlink(missing_ok=True)
             _compile(build, space.base().objects, env)
-            stamp.write_text(_finished(build, env))
+            stamp.write_text(made_of + _results(build))
     return build
 
 
@@ -301,23 +303,27 @@ def _compile(build: Build, total: int, env: Mapping[str, str]) -> None:
         _install_modules(build, env)
 
 
-def _finished(build: Build, env: Mapping[str, str]) -> str:
-    """Return all that a finished build depends on, and the times of what kbuild made of it.
+def _made_of(build: Build, env: Mapping[str, str]) -> str:
+    """Return all that a build depends on.
 
     kbuild takes seconds to find that it has nothing to do. It is asked again when any of this
-    changed, also when someone has run it by hand meanwhile.
+    changed.
     """
     manifest = Manifest.read(build.tree)
-    made_of = [
+    lines = [
         f"tree {manifest.key(build.tree) if manifest else build.source}",
         f"compiler {run([GCC, '--version']).splitlines()[0]}",
         *(f"{name} {digest(build.out / name)}" for name in (".config", LOCAL_VERSION)),
         f"key {digest(build.out / signing.PLACE)}",
         *(f"{name}={value}" for name, value in sorted(env.items())),
     ]
-    results = [build.image, build.vmlinux, build.modules]
-    times = [f"{file} {file.stat().st_mtime_ns}" for file in results if file.exists()]
-    return "\n".join([*made_of, *times, _compiled_modules(build)])
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _results(build: Build) -> str:
+    """Return the times of what kbuild made: others if someone has run it by hand."""
+    files = [build.image, build.vmlinux, build.modules]
+    return _times(files) + _compiled_modules(build)
 
 
 def _install_modules(build: Build, env: Mapping[str, str]) -> None:
@@ -341,5 +347,9 @@ def _compiled_modules(build: Build) -> str:
     objects = order.read_text().split() if order.exists() else []
     names = ["include/config/kernel.release", "modules.builtin", "modules.order"]
     names += [str(Path(name).with_suffix(".ko")) for name in objects]
-    files = [build.out / name for name in names]
+    return _times([build.out / name for name in names])
+
+
+def _times(files: Iterable[Path]) -> str:
+    """Return a line for each file that is there."""
     return "".join(f"{file} {file.stat().st_mtime_ns}\n" for file in files if file.exists())
