@@ -347,6 +347,25 @@ def needs_symbol(
 
 
 @pytest.fixture
+def kernel_overlay(
+    space: Workspace,
+    tmp_path: Path,
+    tested: Callable[[str], str],
+    needs_symbol: Callable[..., None],
+) -> Callable[[str], Path]:
+    """Make an overlay that has a build's image at /boot/Image, for a kernel that can load it."""
+
+    def make(build: str) -> Path:
+        needs_symbol("KEXEC_FILE", build)
+        overlay = tmp_path / "overlay"
+        (overlay / "boot").mkdir(parents=True)
+        shutil.copy(builder.ensure(space, tested(build)).image, overlay / "boot" / "Image")
+        return overlay
+
+    return make
+
+
+@pytest.fixture
 def fault_injection(needs_symbol: Callable[..., None]) -> None:
     """Skip a test that has allocations fail on a kernel that cannot have them fail."""
     needs_symbol("FAULT_INJECTION")

@@ -163,6 +163,25 @@ def test_a_warning_is_reported(options):
         assert "mm/x.c:1" in machine.warnings()
 
 
+DYING_CPU = (
+    "------------[ cut here ]------------",
+    "Dying CPU not properly vacated!",
+    "---[ end trace 0000000000000000 ]---",
+)
+
+
+def test_what_the_base_says_of_cpus_that_go_is_left_out_on_request_alone(options):
+    with boot(options) as machine:
+        # The kernel makes one message of each write.
+        for line in DYING_CPU:
+            machine.check(f"echo '{line}' >/dev/kmsg")
+        machine.check("echo 512 >/proc/sys/kernel/tainted")
+        assert "Dying CPU" in machine.warnings()
+        assert machine.warnings(cpus_go=True) == ""
+        machine.check("echo 32 >/proc/sys/kernel/tainted")
+        assert machine.warnings(cpus_go=True) == "the kernel is tainted: bad page"
+
+
 def test_a_taint_without_its_report_is_named(options):
     with boot(options) as machine:
         machine.check("echo 512 >/proc/sys/kernel/tainted")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -12,8 +10,6 @@ import leaves
 import pytest
 
 from pagewright.host import workspace
-from pagewright.host.workspace import Workspace
-from pagewright.kernel import build as builder
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU
@@ -111,22 +107,3 @@ class HotPlug:
 def hotplug() -> HotPlug:
     """Plug memory into machines that were booted with its options."""
     return HotPlug()
-
-
-@pytest.fixture
-def kernel_overlay(
-    space: Workspace,
-    tmp_path: Path,
-    tested: Callable[[str], str],
-    needs_symbol: Callable[..., None],
-) -> Callable[[str], Path]:
-    """Make an overlay that has a build's image at /boot/Image, for a kernel that can load it."""
-
-    def make(build: str) -> Path:
-        needs_symbol("KEXEC_FILE", build)
-        overlay = tmp_path / "overlay"
-        (overlay / "boot").mkdir(parents=True)
-        shutil.copy(builder.ensure(space, tested(build)).image, overlay / "boot" / "Image")
-        return overlay
-
-    return make

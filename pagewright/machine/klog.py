@@ -27,11 +27,12 @@ _NOT_VACATED = re.compile(
 
 # Bits of /proc/sys/kernel/tainted that mean a report was made; the others say
 # that a test, a module or an administrator did something.
+WARNING = "warning"
 TAINTS = {
     4: "machine check",
     5: "bad page",
     7: "oops",
-    9: "warning",
+    9: WARNING,
     14: "soft lockup",
 }
 

@@ -171,18 +171,25 @@ class Machine:
             return ""
         return self._console_log.read_bytes().decode(errors="replace").replace("\r\n", "\n")
 
-    def warnings(self) -> str:
+    def warnings(self, cpus_go: bool = False) -> str:
         """Return the kernel's complaints since boot, or since we connected to a fixed place.
 
         Warnings, lockdep's and KASAN's reports and the like, as dmesg shows
         them; a taint whose report has left the log is named. Empty if all is well.
+
+        Args:
+            cpus_go: leave out what the base says of CPUs that go (klog.without_dying_cpus).
         """
         log, tainted = self._log_and_taints()
         if self._mark and self._mark in log:
             log = log.split(self._mark, 1)[1]
+        explained = set(self._taints_before)
+        if cpus_go and (rest := klog.without_dying_cpus(log)) != log:
+            # What is left out has left its taint.
+            explained.add(klog.WARNING)
+            log = rest
         found = klog.splats(log)
-        names = klog.taint_names(tainted)
-        new = [name for name in names if name not in self._taints_before]
+        new = [name for name in klog.taint_names(tainted) if name not in explained]
         return found or (f"the kernel is tainted: {', '.join(new)}" if new else "")
 
     def violations(self) -> list[Violation]:
