@@ -62,7 +62,7 @@ def test_series_applies_with_git_am_and_gives_the_assembled_files(patches, featu
     assembled = tree.assemble(SPACE, pristine)
     assert len(patches(feature.name)) == len(feature.commits)
     files = series.touched(SPACE, feature)
-    with series.worktree(SPACE, pristine, files) as path:
+    with series.repository(SPACE, pristine, files) as path:
         for name in feature.builds_on:
             series.apply(patches(name), path)
         series.apply(patches(feature.name), path)
@@ -82,12 +82,19 @@ def test_all_series_together_give_the_assembled_tree():
     pristine = source.ensure(SPACE)
     assembled = tree.assemble(SPACE, pristine)
     files = sorted({name for feature in FEATURES for name in series.touched(SPACE, feature)})
-    with series.worktree(SPACE, pristine, files) as path:
+    with series.repository(SPACE, pristine, files) as path:
         series.commit_all(SPACE, path)
         different = [
             name for name in files if (path / name).read_bytes() != (assembled / name).read_bytes()
         ]
     assert different == []
+
+
+def test_repository_has_what_is_asked_for_and_goes():
+    files = ["mm/gup.c", "mm/is_not_there.c"]
+    with series.repository(SPACE, source.ensure(SPACE), files) as path:
+        assert run(["git", "ls-tree", "-r", "--name-only", "pristine"], cwd=path) == "mm/gup.c\n"
+    assert not path.parent.exists()
 
 
 @pytest.mark.parametrize(
@@ -121,8 +128,8 @@ def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_pat
 def test_every_commit_builds(patches, feature):
     """Whoever bisects lands on any of them."""
     pristine = source.ensure(SPACE)
-    with series.worktree(SPACE, pristine, []) as path:
-        run(["git", "sparse-checkout", "disable"], cwd=path)
+    with series.repository(SPACE, pristine, series.touched(SPACE, feature)) as path:
+        run(["cp", "--archive", "--no-clobber", f"{pristine.path}/.", path])
         for name in feature.builds_on:
             series.apply(patches(name), path)
         for patch in patches(feature.name):

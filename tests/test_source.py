@@ -16,7 +16,7 @@ from pagewright.host import disk, doctor, scratch
 from pagewright.host.errors import DiskFullError, SourceError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import series, source
+from pagewright.kernel import source
 from pagewright.kernel.source import Source
 
 MADISON = """\
@@ -161,30 +161,6 @@ def test_release_that_another_process_uses_stays(space, monkeypatch):
     other.communicate()
     ensure(space, "6.12.1-1", monkeypatch)
     assert releases(space) == ["6.12.1-1", "6.12.8-1"]
-
-
-def test_git_store_keeps_two_releases(space, monkeypatch):
-    pristine = ensure(space, "6.12.1-1", monkeypatch)
-    for number in (7, 8, 9):
-        use(space.cache / "git" / f"6.12.{number}-1.git", number)
-    with series.worktree(space, pristine, ["main.c"]) as path:
-        assert (path / "main.c").read_text() == "p=6.12.1-1\n"
-    kept = sorted(entry.name for entry in (space.cache / "git").glob("*.git"))
-    assert kept == ["6.12.1-1.git", "6.12.9-1.git"]
-
-
-def test_work_tree_of_a_killed_run_is_swept_and_forgotten(space, monkeypatch):
-    pristine = ensure(space, "6.12.1-1", monkeypatch)
-    git = ["git", "--git-dir", series.repository(space, pristine)]
-    stray = space.out / "series-killed" / "linux"
-    stray.parent.mkdir(parents=True)
-    run([*git, "worktree", "add", "-q", "--detach", stray, "pristine"])
-    with series.worktree(space, pristine, ["main.c"]) as path:
-        # A series is composed while another work tree is open.
-        with series.worktree(space, pristine, ["main.c"]):
-            assert (path / "main.c").exists()
-        assert not stray.parent.exists()
-        assert run([*git, "worktree", "list", "--porcelain"]).count("worktree ") == 2
 
 
 # --- Scratch folders and space --------------------------------------------------
