@@ -74,9 +74,12 @@ def release(packages, number):
 
 
 @pytest.fixture
-def debian(packages, tmp_path):
-    """Return a server as it is after the installation of Debian, with our packages at hand."""
-    made = server.new(SPACE, tmp_path, "trixie")
+def debian(request, packages, tmp_path):
+    """Return a server as it is after the installation of Debian, with our packages at hand.
+
+    It is a Debian 13 unless the test is parametrized with another release.
+    """
+    made = server.new(SPACE, tmp_path, getattr(request, "param", "trixie"))
     for number, files in packages.items():
         (made.files / str(number)).mkdir()
         for file in files:
@@ -156,6 +159,7 @@ def test_built_again_elsewhere_the_packages_are_the_same(packages, tmp_path, mon
     assert {file.name: digest(file) for file in again} == first
 
 
+@pytest.mark.parametrize("debian", ["trixie", "bookworm"], indirect=True)
 def test_install_upgrade_and_remove(packages, repository, debian):
     first, second = release(packages, 1), release(packages, 2)
     shutil.copytree(repository, debian.files / "repository")

@@ -52,8 +52,8 @@ PACKAGES = (
 SECOND_STAGE = "second-stage"
 SCRIPT = Path(__file__).with_name("second-stage.sh")
 FIRST_STAGE = Path(__file__).with_name("first-stage.c")
-# The one module that Debian's kernel needs to see its disk, with the packed root.
-_DISK_MODULE = "usr/lib/modules/*/kernel/drivers/block/virtio_blk.ko.xz"
+# The drivers that Debian's kernel needs to see its disk, with the packed root.
+_DISK_DRIVERS = ("virtio_pci", "virtio_blk")
 
 # The partitions, in MiB. The first begins where partitions usually do.
 _START, _UEFI, _BOOT, _ROOT = 1, 64, 256, 4096
@@ -178,14 +178,30 @@ def _unpack(root: Path, owners: Path, work: Path) -> None:
 
 
 def _make_initramfs(root: Path, folder: Path, target: Path) -> None:
-    """Pack the first stage, and the module that it loads."""
+    """Pack the first stage, and the modules that it loads, by the numbers of their order."""
     folder.mkdir()
     disk_name = f'-DROOT_DEVICE="{_ROOT_DEVICE}"'
     run([GCC, *CFLAGS, disk_name, FIRST_STAGE, "-o", folder / "init"])
-    module = next(root.glob(_DISK_MODULE))
-    (folder / "virtio_blk.ko").write_bytes(lzma.decompress(module.read_bytes()))
-    names = "init\nvirtio_blk.ko\n"
-    run(["cpio", "--create", "--format=newc", "--quiet", "--file", target], cwd=folder, stdin=names)
+    names = ["init"]
+    for number, module in enumerate(_modules(root)):
+        names.append(f"{number}.ko")
+        content = module.read_bytes()
+        # Debian 13 compresses its modules, and Debian 12 does not.
+        packed = module.suffix == ".xz"
+        (folder / names[-1]).write_bytes(lzma.decompress(content) if packed else content)
+    command: list[str | Path] = ["cpio", "--create", "--format=newc", "--quiet", "--file", target]
+    run(command, cwd=folder, stdin="".join(f"{name}\n" for name in names))
+
+
+def _modules(root: Path) -> list[Path]:
+    """Return the modules of the drivers of the disk that are not built in, in order of loading."""
+    version = next((root / "usr" / "lib" / "modules").iterdir()).name
+    run(["/sbin/depmod", "--basedir", root, version])
+    command: list[str | Path] = ["/sbin/modprobe", "--dirname", root, "--set-version", version]
+    said = run([*command, "--show-depends", "--all", *_DISK_DRIVERS])
+    lines = [line.split() for line in said.splitlines()]
+    # What several drivers need is listed several times.
+    return list(dict.fromkeys(Path(words[1]) for words in lines if words[0] == "insmod"))
 
 
 def _make_ext4(disk_file: Path, start: int, size: int, content: Path, owners: Path) -> None:
