@@ -118,6 +118,19 @@ def test_every_command_has_help():
         assert "Usage:" in shown.stdout
 
 
+def test_help_loads_nothing_that_takes_long():
+    """Each shell completion starts the command; labgrid alone takes half a second."""
+    code = (
+        "import sys; from pagewright.cli import main; sys.argv[1:] = ['--help']\n"
+        "try: main.main()\n"
+        "finally: print(*sys.modules, file=sys.stderr)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Usage:" in shown.stdout
+    slow = {"labgrid", "matplotlib", "numpy", "pytest"}
+    assert slow.isdisjoint(shown.stderr.split())
+
+
 def test_second_run_waits_and_says_for_whom(tmp_path):
     code = (
         "import sys; from pathlib import Path; from pagewright.host.lock import lock\n"

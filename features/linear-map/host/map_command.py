@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import leaves
-import leaves_plot
 import typer
 from rich.console import Console
 
@@ -32,6 +30,9 @@ def show(
     ] = None,
 ) -> None:
     """Show how the kernel maps memory: after boot, with modules loaded, and without again."""
+    import leaves
+    import leaves_plot
+
     from pagewright.machine.inputs import options_for
 
     if output:
