@@ -45,7 +45,7 @@ def explain(command: Sequence[str], output: str, status: int) -> PagewrightError
     if "No space left on device" in output:
         return DiskFullError(
             f"the disk is full ({name} could not write)",
-            "free some space (pagewright needs about 11 GB), then run the same command again",
+            "free some space (pagewright needs about 9 GB), then run the same command again",
             tail(output, 3),
         )
     if re.search(r"Temporary failure|Could not (resolve|connect)|Unable to connect", output):
