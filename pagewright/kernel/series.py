@@ -25,6 +25,8 @@ GIT = (
     "git",
     *("-c", "commit.gpgSign=false"),
     *("-c", "core.autocrlf=false"),
+    # Hooks of the user are for the user's own commits.
+    *("-c", "core.hooksPath=/dev/null"),
     # As in the kernel's own repository, where git takes that many digits to name a file.
     *("-c", "core.abbrev=12"),
     *("-c", "diff.noprefix=false"),
