@@ -333,10 +333,8 @@ def in_turns(place: Machine, jobs: Sequence[tuple[str, ...]], number: int) -> li
     Pages that the run before gave back, in blocks or one by one, cost up to 3 % more or less to
     allocate. With another order each time, no job always follows the same one.
     """
-    order = list(range(len(jobs)))
-    Random(number).shuffle(order)
-    found = {index: spent(place, *jobs[index]) for index in order}
-    return [found[index] for index in range(len(jobs))]
+    found = {job: spent(place, *job) for job in Random(number).sample(jobs, len(jobs))}
+    return [found[job] for job in jobs]
 
 
 @pytest.fixture
