@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from datetime import datetime
@@ -162,6 +163,15 @@ def test_the_launcher_makes_it_again_when_pyproject_changed(clone):
     os.utime(clone / "pyproject.toml", (made + 10, made + 10))
     run([launcher, "list"])
     assert made_how_often(clone) == 2
+
+
+def test_a_clone_that_was_copied_or_moved_makes_its_own(clone, tmp_path_factory):
+    run([clone / "bin" / "pagewright", "list"])
+    copied = tmp_path_factory.mktemp("copied") / "clone"
+    shutil.copytree(clone, copied)
+    for _ in range(2):
+        assert "called with list" in run([copied / "bin" / "pagewright", "list"])
+    assert (made_how_often(clone), made_how_often(copied)) == (1, 2)
 
 
 def test_the_launcher_works_through_a_link(clone, tmp_path):

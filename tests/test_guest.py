@@ -232,7 +232,7 @@ def commands_of(monkeypatch, user, namespaces):
 
     monkeypatch.setattr(arm64_packages.os, "geteuid", lambda: user)
     monkeypatch.setattr(arm64_packages, "run", run)
-    monkeypatch.setattr(packages, "as_root", lambda command: ["sudo", *command])
+    monkeypatch.setattr(packages, "as_root", lambda command, *_: ["sudo", *command])
     return arm64_packages._allowed(["mmdebstrap", "x"]), tried
 
 
@@ -252,7 +252,7 @@ def test_without_unshare_sudo_is_asked_for(monkeypatch):
 
     monkeypatch.setattr(arm64_packages.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(arm64_packages, "run", run)
-    monkeypatch.setattr(packages, "as_root", lambda command: ["sudo", *command])
+    monkeypatch.setattr(packages, "as_root", lambda command, *_: ["sudo", *command])
     assert arm64_packages._allowed(["mmdebstrap"])[0] == "sudo"
 
 

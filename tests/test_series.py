@@ -156,6 +156,27 @@ def compile_commit(path: Path, feature) -> None:
     run(build.make_command(built, "Image", "modules"), env=environment, log=folder / "build.log")
 
 
+def test_series_has_the_name_that_git_has_in_the_clone(monkeypatch, tmp_path):
+    """It may differ from the user's other one, as for a job and a hobby."""
+    for name in [n for n in os.environ if n.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "everywhere").write_text("[user]\nname = Private\nemail = private@localhost\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "everywhere"))
+    root = tmp_path / "clone"
+    root.mkdir()
+    for part in ("base", "features"):
+        (root / part).symlink_to(SPACE.root / part)
+    run(["git", "init", "-q", root])
+    run(["git", "config", "user.name", "Anna <B> Cole"], cwd=root)
+    run(["git", "config", "user.email", "anna@localhost"], cwd=root)
+    space = workspace.Workspace(root, SPACE.cache)
+    patches = series.compose(space, source.ensure(SPACE), space.features()[0], signoff=True)
+    for text in map(Path.read_text, patches):
+        assert "\nSigned-off-by: Anna B Cole <anna@localhost>\n" in text
+        assert "\nFrom: Anna B Cole <anna@localhost>\n" in text
+        assert "private@localhost" not in text
+
+
 def test_unlisted_new_file_is_refused():
     feature = FEATURES[0]
     odd = SPACE.features()[0].__class__(**{**feature.__dict__, "commits": feature.commits[:-1]})

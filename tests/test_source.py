@@ -61,6 +61,12 @@ def test_newest_release_if_apt_no_longer_has_the_one_known_good(apt, capsys):
     assert said == ["apt no longer has linux 6.12.116, which is known good; taking 6.12.118-1"]
 
 
+def test_old_lists_of_apt_are_not_taken_for_an_archive_that_went_on(apt):
+    with pytest.raises(SourceError, match=r"nothing newer than linux 6\.12\.118-1") as error:
+        source.candidate("p", "6.12.120")
+    assert "apt-get update" in error.value.todo
+
+
 # --- Unpacking ------------------------------------------------------------------
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from pagewright.cli import main
 from pagewright.host import workspace
-from pagewright.host.errors import MachineError, PagewrightError
+from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.toolchain import HOST_GCC, encodings
-from pagewright.machine import evidence, strict
-from pagewright.machine.options import UNLISTED_CPU
+from pagewright.machine import boot, evidence, inputs, strict
+from pagewright.machine.options import UNLISTED_CPU, MachineOptions
 from pagewright.machine.strict import RULES, Known, Strict
 
 SPACE = workspace.find()
@@ -939,6 +939,25 @@ def test_a_line_that_is_half_written(reports):
 def test_no_reports_at_all(tmp_path):
     with pytest.raises(MachineError, match="has left no reports"):
         strict.read(tmp_path / "none", Strict(Path("plugin")))
+
+
+def test_reports_outlive_a_guest_that_died(reports, tmp_path, monkeypatch, capsys):
+    """It may have died of what they are about."""
+
+    def die(environment, logs, *_):
+        shutil.copy(reports(REPORT), logs / evidence.VIOLATIONS)
+        raise GuestDiedError("the guest kernel died")
+
+    options = MachineOptions(Path("Image"), Path("rootfs"), strict=Strict(Path("plugin")))
+    monkeypatch.setattr(inputs, "options_for", lambda *_, **__: options)
+    monkeypatch.setattr(boot, "describe", lambda *_: None)
+    monkeypatch.setattr(boot, "_start", die)
+    file = tmp_path / "strict.json"
+    arguments = ["patched-4k", "--strict", "--strict-json", str(file), "--run", "true"]
+    with pytest.raises(GuestDiedError):
+        main.app(["boot", *arguments], standalone_mode=False)
+    assert "the output address changes" in capsys.readouterr().err
+    assert [entry["rule"] for entry in json.loads(file.read_text())] == ["break-before-make"]
 
 
 def test_rules_that_there_are_not():

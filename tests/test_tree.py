@@ -276,6 +276,20 @@ def test_only_one_tree_of_an_older_source_is_kept(space, pristine):
     assert [path.name for path in sorted(space.out.glob("tree*"))] == ["tree", "tree-6.12.3-1"]
 
 
+def test_edits_outlive_an_assembly_that_was_interrupted(space, pristine, monkeypatch, capsys):
+    path = tree.assemble(space, pristine)
+    (path / "other.c").write_text("edited\n")
+    (space.hooks("one") / "0001.patch").write_text(hook("line 5", "line FIVE", 5))
+    with monkeypatch.context() as patched:
+        patched.setattr(tree, "_install_links", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tree.assemble(space, pristine)
+    assert "line FIVE" in (tree.assemble(space, pristine) / "main.c").read_text()
+    aside = path.with_name("tree-incomplete")
+    assert (aside / "other.c").read_text() == "edited\n"
+    assert str(aside) in capsys.readouterr().err
+
+
 def test_copied_files_are_newer_than_what_was_compiled_before(space, pristine):
     os.utime(pristine.path / "other.c", (10**9, 10**9))
     before = time.time() - 1

@@ -111,7 +111,6 @@ def boot(
     from pagewright.machine.boot import console
     from pagewright.machine.inputs import options_for, strict_for
     from pagewright.machine.options import MachineOptions
-    from pagewright.machine.strict import RULES, Violation
 
     space = workspace.find()
     options: dict[str, Any] = {
@@ -150,23 +149,36 @@ def boot(
     if gdb and name is not None:
         say(f"QEMU waits; in another terminal: {gdb_command(space, name)}")
     found: list[Violation] = []
-    if run is None:
-        status = console(prepared, found)
-    else:
-        with boot_machine(prepared, timeout=int(timeout)) as guest_machine:
-            result = guest_machine.run(run, timeout=timeout)
-            if strict:
-                found = guest_machine.violations()
-        sys.stdout.write(result.output)
-        sys.stdout.flush()
-        status = result.status
+    try:
+        if run is None:
+            status = console(prepared, found)
+        else:
+            with boot_machine(prepared, None, int(timeout), found) as guest_machine:
+                result = guest_machine.run(run, timeout=timeout)
+                if strict:
+                    found = guest_machine.violations()
+            sys.stdout.write(result.output)
+            sys.stdout.flush()
+            status = result.status
+    except PagewrightError:
+        # A violation may be what the guest died of.
+        if found:
+            _report(found, strict_json)
+        raise
+    if strict:
+        _report(found, strict_json)
+    raise typer.Exit(VIOLATED if found else status)
+
+
+def _report(found: list[Violation], file: Path | None) -> None:
+    """Print what a strict machine has found, and write it to a file that was asked for."""
+    from pagewright.machine.strict import RULES
+
     for violation in found:
         print(violation, file=sys.stderr)
-    if strict_json is not None:
-        strict_json.write_text(json.dumps([violation.as_json() for violation in found], indent=1))
-    if strict:
-        say(f"{len(found)} places break one of {len(RULES)} rules")
-    raise typer.Exit(VIOLATED if found else status)
+    if file is not None:
+        file.write_text(json.dumps([violation.as_json() for violation in found], indent=1))
+    say(f"{len(found)} places break one of {len(RULES)} rules")
 
 
 def _needs(given: bool, what: str, option: str) -> None:

@@ -160,5 +160,10 @@ def _allowed(mmdebstrap: list[str]) -> list[str]:
         run(["unshare", "--map-auto", "--map-root-user", "true"])
     except PagewrightError:
         say("no user namespaces here (are uidmap and /etc/subuid there?): sudo fetches packages")
-        return packages.as_root(mmdebstrap)
+        return packages.as_root(
+            mmdebstrap,
+            "fetching the guest's packages without user namespaces",
+            "allow user namespaces (`pagewright setup` gives what they need), install sudo, or run "
+            "the same command as root",
+        )
     return [mmdebstrap[0], "--mode=unshare", *mmdebstrap[1:]]

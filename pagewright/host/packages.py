@@ -196,18 +196,26 @@ def qemu_version() -> str:
     return match[1] if match else ""
 
 
-def as_root(command: Sequence[str]) -> list[str]:
+def as_root(
+    command: Sequence[str], purpose: str = "installing packages", otherwise: str = ""
+) -> list[str]:
     """Return a command that runs as root; sudo asks for a password here, if it has to.
+
+    Args:
+        command: the command.
+        purpose: what it is for.
+        otherwise: what to do where there is no sudo; by default, to run the command as root.
 
     Raises:
         HostError: we are not root and there is no sudo, or it refused.
     """
     if os.geteuid() == 0:
         return list(command)
+    todo = otherwise or f"as root, run: {' '.join(command)}"
     if not shutil.which("sudo"):
-        raise HostError("installing packages needs root", f"as root, run: {' '.join(command)}")
+        raise HostError(f"{purpose} needs root", todo)
     if foreground(["sudo", "-v"]) != 0:
-        raise HostError("sudo refused", f"as root, run: {' '.join(command)}")
+        raise HostError("sudo refused", todo)
     return ["sudo", "-n", "--preserve-env=http_proxy,https_proxy,no_proxy", *command]
 
 

@@ -109,7 +109,7 @@ def compose(
             hook does not apply.
     """
     check_commits(space, feature)
-    _check_identity(space)
+    identity = _identity(space)
     store = space.out / "series"
     target = store / feature.name
     with (
@@ -118,10 +118,10 @@ def compose(
     ):
         for name in feature.builds_on:
             for commit in space.feature(name).commits:
-                _commit(space, space.feature(name), commit.hook, commit.files, path, False)
+                _commit(space, space.feature(name), commit.hook, commit.files, path, identity)
         start = run(["git", "rev-parse", "HEAD"], cwd=path).strip()
         for commit in feature.commits:
-            _commit(space, feature, commit.hook, commit.files, path, signoff)
+            _commit(space, feature, commit.hook, commit.files, path, identity, signoff)
         fresh = path.parent / "patches"
         run([*GIT, "format-patch", "-q", "--no-signature", "-o", fresh, start], cwd=path)
         shutil.rmtree(target, ignore_errors=True)
@@ -135,11 +135,15 @@ def commit_all(space: Workspace, path: Path) -> None:
     Args:
         space: the repository.
         path: the work tree of a repository with all files that any feature touches.
+
+    Raises:
+        SourceError: git knows no identity, or a hook does not apply.
     """
+    identity = _identity(space)
     for name in space.series():
         feature = space.feature(name.split("/")[0])
         commit = next(c for c in feature.commits if c.hook == name.split("/")[1])
-        _commit(space, feature, commit.hook, commit.files, path, signoff=False)
+        _commit(space, feature, commit.hook, commit.files, path, identity)
 
 
 def touched(space: Workspace, feature: Feature) -> list[str]:
@@ -152,15 +156,28 @@ def touched(space: Workspace, feature: Feature) -> list[str]:
     return sorted(set(names))
 
 
-def _check_identity(space: Workspace) -> None:
-    """Raise if git does not know who commits."""
-    try:
-        run(["git", "var", "GIT_AUTHOR_IDENT"], cwd=space.root)
-    except PagewrightError as error:
-        raise SourceError(
-            "git does not know who the author of the series is",
-            "run: git config --global user.name NAME; git config --global user.email ADDRESS",
-        ) from error
+def _identity(space: Workspace) -> dict[str, str]:
+    """Return the variables that tell git who commits in the clone, for use in another repository.
+
+    The clone may have a name and an address of its own (`git config --local user.email`), which
+    git does not know elsewhere.
+
+    Raises:
+        SourceError: git does not know who commits.
+    """
+    variables = {}
+    for role in ("AUTHOR", "COMMITTER"):
+        try:
+            said = run(["git", "var", f"GIT_{role}_IDENT"], cwd=space.root)
+        except PagewrightError as error:
+            raise SourceError(
+                "git does not know who the author of the series is",
+                "run: git config --global user.name NAME; git config --global user.email ADDRESS",
+            ) from error
+        name, _, rest = said.rpartition(" <")
+        variables[f"GIT_{role}_NAME"] = name
+        variables[f"GIT_{role}_EMAIL"] = rest.rpartition("> ")[0]
+    return variables
 
 
 def _commit(
@@ -169,7 +186,8 @@ def _commit(
     hook: str,
     files: tuple[str, ...],
     path: Path,
-    signoff: bool,
+    identity: dict[str, str],
+    signoff: bool = False,
 ) -> None:
     """Apply one hook, add its new files, and commit them with the hook's message."""
     patch = space.hooks(feature.name) / hook
@@ -181,7 +199,7 @@ def _commit(
     if files:
         run([*GIT, "add", "--force", *files], cwd=path)
     sign = ["--signoff"] if signoff else []
-    run([*GIT, "commit", "-q", *sign, "-F", "-"], cwd=path, stdin=message)
+    run([*GIT, "commit", "-q", *sign, "-F", "-"], cwd=path, stdin=message, env=identity)
 
 
 def apply(patches: list[Path], path: Path) -> None:

@@ -53,7 +53,7 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
         wanted: another point release, such as 6.12.117, or `newest`.
 
     Raises:
-        SourceError: apt does not know the package, or no such version.
+        SourceError: apt does not know the package, or no such version, or its lists are old.
     """
     rows = [line.split("|") for line in run(["apt-cache", "madison", package]).splitlines()]
     # The same version may come from two places.
@@ -74,8 +74,19 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
             f"unset PAGEWRIGHT_KERNEL, or set it to {NEWEST} or the point release of one of: "
             f"{', '.join(versions)}",
         )
+    if _numbers(versions[0]) < _numbers(known_good):
+        raise SourceError(
+            f"apt knows nothing newer than linux {versions[0]}, and {known_good} is known good: its "
+            "lists, or those of its mirror, are old",
+            f"run `apt-get update`; PAGEWRIGHT_KERNEL={NEWEST} takes what there is",
+        )
     say(f"apt no longer has linux {known_good}, which is known good; taking {versions[0]}")
     return versions[0]
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the numbers of a point release, to compare it."""
+    return [int(number) for number in version.split("-")[0].split(".")]
 
 
 @cache
@@ -108,7 +119,11 @@ def ensure(space: Workspace) -> Source:
 
 
 def _download(package: str, folder: Path) -> Path:
-    """Download a package with apt, after `apt-get update` if the lists are stale."""
+    """Download a package with apt.
+
+    Raises:
+        SourceError: apt's lists are older than the archive.
+    """
     # Root's apt drops privileges for downloads, which needs a folder it can write to.
     options = [*DOWNLOAD_OPTIONS, "-o", "APT::Sandbox::User=root"]
     command = ["apt-get", *options, "download", package]

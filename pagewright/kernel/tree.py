@@ -265,9 +265,11 @@ def _check_overlay(space: Workspace, source: Source) -> list[str]:
 
 
 def _copy_pristine(source: Source, old: Manifest | None, tree: Path, folder: Path) -> None:
-    """Replace the tree by a copy of the pristine one; keep one tree of an older source aside.
+    """Replace the tree by a copy of the pristine one; keep the one that was there aside.
 
-    The files get new times, so that whatever was compiled before is older than they are.
+    The files get new times, so that whatever was compiled before is older than they are. A tree
+    without a manifest is one whose assembly was interrupted. What was edited in it cannot be told
+    from what was not written yet, so it is kept as well.
     """
     disk.require(tree, TREE_MB, "the assembled kernel tree")
     with Bar(f"copy linux {source.package_version} to {os.path.relpath(tree)}", None):
@@ -276,10 +278,12 @@ def _copy_pristine(source: Source, old: Manifest | None, tree: Path, folder: Pat
     if tree.exists():
         for aside in tree.parent.glob(f"{tree.name}-*"):
             shutil.rmtree(aside, ignore_errors=True)
-        aside = tree.with_name(f"{tree.name}-{old.source}") if old else folder / "incomplete"
+        aside = tree.with_name(f"{tree.name}-{old.source if old else 'incomplete'}")
         tree.rename(aside)
         if old:
             say(f"the kernel source moved; the tree of {old.source} is now {aside}")
+        else:
+            say(f"an assembly was interrupted; what it left, with any edits, is now {aside}")
     (folder / "tree").rename(tree)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from labgrid import Environment
 from labgrid.exceptions import NoDriverFoundError
 
-from pagewright.host.errors import GuestDiedError, MachineError
+from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.ledger import timed
 from pagewright.host.run import foreground, tail
 from pagewright.machine import evidence, klog, strict
@@ -29,7 +29,10 @@ from pagewright.machine.strict import Violation
 
 @contextmanager
 def boot(
-    options: MachineOptions, env: Path | None = None, timeout: int = BOOT_SECONDS
+    options: MachineOptions,
+    env: Path | None = None,
+    timeout: int = BOOT_SECONDS,
+    last_violations: list[Violation] | None = None,
 ) -> Iterator[Machine]:
     """Boot a machine, or connect to one, and end it with the context.
 
@@ -38,6 +41,8 @@ def boot(
         env: a labgrid environment file whose target "main" has a driver with
             the CommandProtocol and already runs our kernel and guest.
         timeout: seconds until its shell must have answered.
+        last_violations: takes what a strict machine had found when an error ended the context.
+            The machine may not be able to say it any more, and its files are gone afterwards.
 
     Raises:
         MachineError: it did not come up.
@@ -49,10 +54,16 @@ def boot(
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
         logs = evidence.claim(directory)
         environment = describe(options, directory, logs, timeout)
-        with timed("boot"):
-            started = _start(environment, logs, stack, timeout)
-            started.strict = options.strict
-        yield started
+        try:
+            with timed("boot"):
+                started = _start(environment, logs, stack, timeout)
+                started.strict = options.strict
+            yield started
+        except PagewrightError:
+            file = logs / evidence.VIOLATIONS
+            if options.strict and last_violations is not None and file.is_file():
+                last_violations += strict.read(file, options.strict)
+            raise
 
 
 def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> Machine:
