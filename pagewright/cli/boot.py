@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +27,9 @@ from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import say
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
+
+if TYPE_CHECKING:
+    from pagewright.machine.strict import Violation
 
 # QEMU's own -s: where it waits for a debugger.
 GDB_PORT = 1234

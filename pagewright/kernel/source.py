@@ -76,9 +76,9 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
         )
     if _numbers(versions[0]) < _numbers(known_good):
         raise SourceError(
-            f"apt knows nothing newer than linux {versions[0]}, and {known_good} is known good: its "
-            "lists, or those of its mirror, are old",
-            f"run `apt-get update`; PAGEWRIGHT_KERNEL={NEWEST} takes what there is",
+            f"apt knows nothing newer than linux {versions[0]}, and {known_good} is known good",
+            "its lists are old, or its mirror is: run `apt-get update`; "
+            f"PAGEWRIGHT_KERNEL={NEWEST} takes what there is",
         )
     say(f"apt no longer has linux {known_good}, which is known good; taking {versions[0]}")
     return versions[0]
