@@ -297,7 +297,7 @@ def test_off_and_on_while_it_runs(machine):
     assert_nothing_left(place)
 
 
-@pytest.mark.parametrize("way", ["-r", "", "-l", "-l -r", "-r -c 15", "-r -c 16"])
+@pytest.mark.parametrize("way", ["-r", "-r -u", "", "-l", "-l -r", "-r -c 15", "-r -c 16"])
 def test_surplus_pages_pause_seldom(shared_machine, way):
     """A program that takes 512 of them and gives them back had all CPUs paused 1024 times."""
     place = shared_machine(memory="8G", smp=2, append=on("pause"))
@@ -322,6 +322,10 @@ def test_surplus_pages_pause_seldom(shared_machine, way):
         # As many together as are worth a pause, of which there are 16 in 5 seconds.
         assert 2 <= pauses <= 64
         assert skipped <= 512 - 8 * 16
+    elif way == "-r -u":
+        # Never taken by a fault, so that the task that gives them back is not the worker.
+        assert 2 <= pauses <= 64
+        assert skipped == 0
     else:
         assert (pauses, skipped) == (0, number)
     assert resize(place, LARGE, 0) == 0
@@ -459,6 +463,25 @@ def test_failed_allocations_leave_folios_whole(machine, mode, size):
     assert sweep(place, file, 0, refill, *restoring) > 3
     assert resize(place, size, 0) == 0
     # A page that could not be restored became surplus, and goes when there is memory.
+    assert_nothing_left(place)
+
+
+@pytest.mark.usefixtures("fault_injection")
+def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine):
+    """Each try waits for RCU, and for CPUs: one for each page of a pool would take minutes."""
+    place = shared_machine(memory="8G", smp=2, append=on("pause"))
+    number, tried = 256, read(place, f"{HVO}/not_restored")
+    assert resize(place, LARGE, number) == number
+    place.check(
+        "cd /sys/kernel/debug/fail_cpu_pause; echo 0 >verbose; echo -1 >times; "
+        f"echo 100 >probability; echo 0 >{LARGE.pool}/nr_hugepages; echo 0 >probability",
+        timeout=300,
+    )
+    assert read(place, f"{HVO}/not_restored") - tried == number
+    assert read(place, f"{LARGE.pool}/surplus_hugepages") == number
+    # They are pages of the pool again if it is to have so many.
+    assert resize(place, LARGE, number) == number
+    assert resize(place, LARGE, 0) == 0
     assert_nothing_left(place)
 
 

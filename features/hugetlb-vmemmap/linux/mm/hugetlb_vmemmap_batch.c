@@ -600,8 +600,8 @@ static long commit_restored(struct batch *batch, const struct hstate *h,
  * paused and cannot be. Folios that are not restored stay on @folio_list and stay optimized.
  *
  * Context: process context, may sleep.
- * Return: how many were restored, or -ENOMEM if it stopped, for whichever reason: callers
- *	   keep the folio then, as they do when there is no memory.
+ * Return: how many were restored; -ENOMEM if there was not enough memory for one; -EBUSY if
+ *	   CPUs could not be paused, which is so for all folios that are left.
  */
 long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *folio_list,
 				    struct list_head *non_hvo_folios)
@@ -640,7 +640,7 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 	if (nr) {
 		restored += commit_restored(&batch, h, &folios, non_hvo_folios);
 		if (!batch_finish(&batch))
-			ret = -ENOMEM;
+			ret = -EBUSY;
 		list_splice(&folios, folio_list);
 		atomic_long_add(nr - restored, &not_restored);
 	}
@@ -714,6 +714,31 @@ unsigned long hugetlb_vmemmap_restore_delay(void)
 	return next;
 }
 
+/**
+ * hugetlb_vmemmap_restore_pauses() - are CPUs paused to restore folios?
+ *
+ * Context: any.
+ * Return: true if so. What a task has freed is left to the worker then, which gathers it.
+ */
+bool hugetlb_vmemmap_restore_pauses(void)
+{
+	return vmemmap_change_pauses();
+}
+
+/**
+ * hugetlb_vmemmap_may_restore_now() - may the worker restore what it has gathered for a task?
+ *
+ * A task that finds no memory can have the worker begin before its time. These pauses count
+ * among those that tasks can ask for.
+ *
+ * Context: any.
+ * Return: true if no CPU is paused for that, or not too often.
+ */
+bool hugetlb_vmemmap_may_restore_now(void)
+{
+	return !vmemmap_change_pauses() || __ratelimit(&task_pauses);
+}
+
 /* Switching it on */
 
 /*
@@ -765,7 +790,8 @@ int hugetlb_vmemmap_sysctl(const struct ctl_table *table, int write, void *buffe
  * Pages that are too large for the page allocator are reserved while the command line is
  * parsed. There is memory in large pieces then, and one CPU that does nothing else: so what
  * is saved of a page can become a part of the next one, and no live entry is changed. Their
- * folios are made later, by a subsys_initcall().
+ * folios are made later: of the largest by hugetlb_bootmem_struct_page_init(), of the others by a
+ * subsys_initcall().
  *
  * hugetlb_free_vmemmap= has to be known before hugepages=, wherever it stands.
  */
@@ -835,6 +861,9 @@ void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_hea
 
 	if (!hugetlb_vmemmap_optimizable(h))
 		return;
+	/* These folios are the first ones, and are made before any initcall. */
+	if (vmemmap_optimize_enabled)
+		expect_fake_heads();
 	list_for_each_entry(folio, folio_list, lru) {
 		unsigned long start = vmemmap_start(folio);
 		struct page *page;
@@ -851,7 +880,7 @@ void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_hea
 	}
 }
 
-/* That is before the folios of the command line are made. */
+/* That is before any folio is made, but for those of pages that were reserved. */
 static int __init hvo_init_early(void)
 {
 	if (vmemmap_optimize_enabled)

@@ -104,8 +104,8 @@ struct paused_work {
  * them it is seen whether half of the time has passed, as to make them takes as long as to
  * break them. All of this is inlined, because nothing that runs in a pause may be traced.
  *
- * Nobody uses the vmemmap meanwhile, this CPU included: the entries and their new values are
- * in the linear map or the kernel's image, and no struct page is looked at.
+ * Nobody uses the vmemmap meanwhile, this CPU included: the entries are in the linear map or the
+ * kernel's image, their new values there or in vmalloc, and no struct page is looked at.
  */
 static __always_inline bool break_and_make(struct paused_work *work, unsigned int chunk,
 					   void (*write)(void *entries, unsigned int i, bool valid),
