@@ -3,10 +3,11 @@
  * Read each CPU's copy of a per-CPU variable as a debugger does: from /proc/kcore,
  * at the address that /proc/kallsyms and __per_cpu_offset say.
  *
- * The variable is cpu_number, so what is right is known. Prints lines NAME=VALUE;
- * numbers other than cpuN are hexadecimal:
+ * The variable is ksoftirqd, a pointer to the task of that CPU, whose name says for
+ * which one it is. Prints lines NAME=VALUE, with numbers in hexadecimal:
  *
- *	cpuN, addressN		what CPU N's copy holds, and where it is
+ *	cpuN, addressN		the name of the task that CPU N's copy points at, and
+ *				where that copy is
  *	start, size, physical	the segment that the last of them is in
  *	last			the segment's last eight bytes
  *	read			so many bytes can be read from the last CPU's copy on,
@@ -25,6 +26,8 @@
 #include <unistd.h>
 
 #define LONG	(4 << 20)
+/* More than a task_struct before its name. */
+#define TASK	16384
 
 static void die(const char *what)
 {
@@ -134,9 +137,29 @@ static void print_vmcoreinfo(const struct core *core)
 	}
 }
 
+/* What a task is called that is somewhere in the linear map. */
+static const char *name_of(const struct core *core, uint64_t task)
+{
+	static char struct_and_more[TASK + 1];
+	const Elf64_Phdr *segment;
+	uint64_t left;
+	char *name;
+
+	/* Memory tags are not in addresses of segments. */
+	task |= 0xffULL << 56;
+	segment = segment_of(core, task);
+	left = segment->p_vaddr + segment->p_memsz - task;
+	if (left > TASK)
+		left = TASK;
+	read_all(core->fd, struct_and_more, left, offset_of(core, task));
+	struct_and_more[left] = '\0';
+	name = memmem(struct_and_more, left, "ksoftirqd/", 10);
+	return name ?: "nobody";
+}
+
 int main(void)
 {
-	uint64_t variable = address_of("cpu_number"), offsets = address_of("__per_cpu_offset");
+	uint64_t variable = address_of("ksoftirqd"), offsets = address_of("__per_cpu_offset");
 	long cpu, cpus = sysconf(_SC_NPROCESSORS_CONF);
 	struct core core = open_core();
 	char *buffer = malloc(LONG);
@@ -146,14 +169,14 @@ int main(void)
 	if (!buffer)
 		die("memory");
 	for (cpu = 0; cpu < cpus; cpu++) {
-		uint64_t offset;
-		uint32_t value;
+		uint64_t offset, task;
 
 		read_all(core.fd, &offset, sizeof(offset),
 			 offset_of(&core, offsets + cpu * sizeof(offset)));
 		address = variable + offset;
-		read_all(core.fd, &value, sizeof(value), offset_of(&core, address));
-		printf("cpu%ld=%" PRIu32 "\naddress%ld=%" PRIx64 "\n", cpu, value, cpu, address);
+		printf("address%ld=%" PRIx64 "\n", cpu, address);
+		read_all(core.fd, &task, sizeof(task), offset_of(&core, address));
+		printf("cpu%ld=%s\n", cpu, task ? name_of(&core, task) : "none");
 	}
 
 	segment = segment_of(&core, address);
