@@ -140,6 +140,31 @@ def test_what_user_space_sees(machine):
     assert percpu == pytest.approx(kilobytes(off, "Percpu"), rel=0.2, abs=2 * 60)
 
 
+@pytest.mark.parametrize("append", ["", "percpu_local_map=0"])
+def test_kcore_shows_each_cpus_data(machine, needs_symbol, append):
+    needs_symbol("PROC_KCORE")
+    place = machine(smp=4, append=append)
+    text = place.check("/usr/lib/tests/percpu-local/kcore")
+    found = dict(line.split("=", 1) for line in text.splitlines())
+    for cpu in range(4):
+        assert found[f"cpu{cpu}"] == f"ksoftirqd/{cpu}"
+    bounds = [f"NUMBER(PERCPU_AREAS_{name})" for name in ("START", "END")]
+    if append:
+        assert not is_on(place)
+        assert not found.keys() & bounds
+    else:
+        assert is_on(place)
+        first, end = (int(found[name], 16) for name in bounds)
+        assert all(first <= int(found[f"address{cpu}"], 16) < end for cpu in range(4))
+        start, size = (int(found[name], 16) for name in ("start", "size"))
+        assert first <= start < start + size <= end
+        # Nothing that asks for physical addresses finds some there.
+        assert int(found["physical"], 16) == (1 << 64) - 1
+        assert int(found["last"], 16) == 0
+        assert int(found["read"], 16) == 4 << 20
+    assert place.warnings() == ""
+
+
 def local_section(table: str) -> list[str]:
     """Return what a page-table dump shows of the local region, without table entries."""
     section = table.split("---[ Local per-CPU data ]---")[1].split("---[ Per-CPU areas start")[0]
@@ -222,6 +247,15 @@ def test_many_cpus_boot(machine, cpus):
     place = machine(smp=cpus, memory="4G", icount=True)
     assert place.check("nproc").strip() == str(cpus)
     assert is_on(place)
+    assert place.warnings() == ""
+
+
+@pytest.mark.full
+def test_no_map_where_kaslr_would_decide_who_has_room(machine):
+    """Areas are 512 MiB apart, and begin anywhere in what a last-level table maps: 512 MiB."""
+    place = machine("tiny-64k-42", smp=256, memory="4G", icount=True)
+    log = place.check("dmesg | grep 'local map'")
+    assert "no local map: 256 CPUs have room for 0 MiB each, and need 64 MiB" in log
     assert place.warnings() == ""
 
 

@@ -29,7 +29,9 @@
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "kselftest_harness.h"
@@ -1361,6 +1363,76 @@ TEST(load_exclusive_of_swapped_memory_stays_a_read)
 		unmap_pages(p, pages);
 		swapped = 0;
 	}
+	swapoff(swap);
+	unlink(swap);
+}
+
+/*
+ * While swapoff brings pages back to memory, what it has not come to yet is still
+ * swapped out. They are shared with a child since fork(), so a write would copy them.
+ */
+TEST(load_exclusive_stays_a_read_while_swap_is_switched_off)
+{
+	const struct access *a = access_find("ldaxr_only");
+	const size_t size = 8 << 20;
+	const long pages = size / page_size();
+	const char *swap = swap_on(2 * size);
+	static struct vmstat first, last;
+	struct sysinfo before, now;
+	long i, swapped = 0;
+	cpu_set_t here, all;
+	pid_t child;
+	int status;
+	char *p;
+
+	if (!swap)
+		SKIP(return, "no swapping to a file");
+	/* As above, but the child is to run on another CPU at the same time. */
+	ASSERT_EQ(0, sched_getaffinity(0, sizeof(all), &all));
+	CPU_ZERO(&here);
+	CPU_SET(sched_getcpu(), &here);
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(here), &here));
+	p = map_pages(pages, RW);
+	/* Pages that hold the same byte all over would not be written to the file. */
+	for (i = 0; i < (long)size; i += sizeof(long))
+		*(long *)(p + i) = i + 1;
+	/* Most will do. */
+	for (i = 0; i < 300 && swapped < pages * 3 / 4; i++) {
+		madvise(p, size, MADV_PAGEOUT);
+		swapped = smaps_kib(p, size, "Swap") * 1024 / page_size();
+		if (swapped < pages * 3 / 4)
+			usleep(10000);
+	}
+	EXPECT_LE(pages * 3 / 4, swapped);
+
+	sysinfo(&before);
+	child = fork();
+	ASSERT_LE(0, child);
+	if (!child) {
+		sched_setaffinity(0, sizeof(all), &all);
+		_exit(!!swapoff(swap));
+	}
+	vmstat_read(&first);
+	/* As soon as it has begun, only what is still in use counts. */
+	for (i = 0; i < 1000000; i++) {
+		sysinfo(&now);
+		if (now.totalswap < before.totalswap)
+			break;
+		sched_yield();
+	}
+	/* swapoff goes upwards, too: at the end it comes last. */
+	for (i = pages - 1; i >= 0; i--) {
+		a->run(p + i * page_size());
+		EXPECT_EQ(i * (long)page_size() + 1, *(long *)(p + i * page_size()));
+		/* If there is one CPU only, swapoff gets its turn. */
+		sched_yield();
+	}
+	vmstat_read(&last);
+	ASSERT_EQ(child, waitpid(child, &status, 0));
+	EXPECT_EQ(0, status);
+	if (vmstat_get(&last, "exclusive_write_fault") != VMSTAT_ABSENT)
+		EXPECT_EQ(0, vmstat_delta(&first, &last, "exclusive_write_fault"));
+	unmap_pages(p, pages);
 	swapoff(swap);
 	unlink(swap);
 }

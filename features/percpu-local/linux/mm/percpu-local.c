@@ -29,6 +29,7 @@
  */
 #include <linux/idr.h>
 #include <linux/kasan.h>
+#include <linux/kcore.h>
 #include <linux/percpu-local.h>
 #include <linux/pgtable.h>
 
@@ -39,6 +40,13 @@ static bool percpu_local_used __ro_after_init;
  * Which offsets, in units of the unit size, are taken; 0 is the first chunk's.
  */
 static DEFINE_IDA(percpu_local_slots);
+
+/*
+ * /proc/kcore has the areas in a segment of their own: they are neither in the
+ * linear map, nor among the areas that vmalloc knows of. There are holes in it,
+ * which read as zeros.
+ */
+static struct kcore_list percpu_local_kcore;
 
 static bool percpu_local_is_used(void)
 {
@@ -254,6 +262,7 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 				    pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn)
 {
 	struct pcpu_alloc_info *ai;
+	size_t all;
 	int group;
 
 	if (pcpu_chosen_fc != PCPU_FC_AUTO) {
@@ -282,6 +291,11 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 
 	arch_percpu_local_map(0, ai->unit_size);
 	percpu_local_used = true;
+
+	all = (ai->nr_groups - 1) * percpu_local_space.stride +
+	      percpu_local_space.size;
+	kclist_add(&percpu_local_kcore, (void *)percpu_local_space.areas, all,
+		   KCORE_PERCPU);
 
 	pr_info("Mapped %zu pages/cpu s%zu r%zu d%zu u%zu, and locally\n",
 		ai->unit_size >> PAGE_SHIFT, ai->static_size, ai->reserved_size,

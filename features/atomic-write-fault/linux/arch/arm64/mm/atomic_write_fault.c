@@ -36,12 +36,12 @@
 #include <linux/irqflags.h>
 #include <linux/jump_label.h>
 #include <linux/kstrtox.h>
+#include <linux/list.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_context.h>
 #include <linux/pgtable.h>
 #include <linux/printk.h>
-#include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 
@@ -93,12 +93,19 @@ static u64 last_entry(struct mm_struct *mm, unsigned long addr)
  * The syndrome tells a page that is mapped, where the fault is for permissions or
  * the access flag, from one that is not; and an entry that is missing above the
  * last level, where nothing can be swapped out. An invalid entry of the last level
- * may be one for swap, so it is looked at if there is swap at all. What else is
- * invalid is the same to a read and a write: a page that is moved is waited for,
- * and one that is hidden for NUMA balancing gets its entry back.
+ * may be one for swap, so it is looked at if the address space may have any. What
+ * else is invalid is the same to a read and a write: a page that is moved is waited
+ * for, and one that is hidden for NUMA balancing gets its entry back.
+ *
+ * An address space is on mmlist before its first entry for swap is written, and
+ * leaves it when no swap is used any more. swapoff, which has to find all such
+ * entries, relies on that. Whether there is swap says less: swapoff takes its pages
+ * out of total_swap_pages first, and brings them back to memory afterwards.
  *
  * The answer may be out of date when it is given, which is as if the fault had been taken
- * earlier.
+ * earlier. A page that is just being swapped out has an empty entry for a moment, or
+ * puts the address space on mmlist at this moment. It may then be found untouched,
+ * and a task that only reads gets a copy of it.
  */
 static bool is_untouched(struct mm_struct *mm, unsigned long addr, unsigned long esr)
 {
@@ -107,7 +114,7 @@ static bool is_untouched(struct mm_struct *mm, unsigned long addr, unsigned long
 
 	if (!esr_fsc_is_translation_fault(esr))
 		return false;
-	if ((esr & ESR_ELx_FSC) != ESR_ELx_FSC_FAULT_L(3) || !total_swap_pages)
+	if ((esr & ESR_ELx_FSC) != ESR_ELx_FSC_FAULT_L(3) || list_empty(&mm->mmlist))
 		return true;
 
 	local_irq_save(flags);

@@ -62,12 +62,6 @@ static_assert(MODULES_VADDR == PERCPU_LOWER_END);
 static_assert(VMEMMAP_START - PERCPU_LOWER_END > PERCPU_LOCAL_BIT / 4 * 3);
 static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
 
-/*
- * So much per-CPU data each CPU must be able to have: the first chunk and a few
- * more.
- */
-#define MIN_AREA_SIZE	SZ_8M
-
 /* One for each possible CPU, by its number. Written at boot. */
 static struct percpu_local_table *tables __ro_after_init;
 static struct percpu_local_space space __ro_after_init;
@@ -352,25 +346,29 @@ static int __init make_table(unsigned int cpu)
  * Give each CPU as much room as there is, such that ptes can be in both views'
  * tables.
  */
-static bool __init lay_out(unsigned int nr_units)
+static int __init lay_out(unsigned int nr_units)
 {
 	unsigned long start = (unsigned long)__per_cpu_start;
-	unsigned long offset = start & (PMD_SIZE - 1);
-	unsigned long room = PERCPU_AREAS_END - PERCPU_AREAS_START;
 
 	space.local = start & ~PERCPU_LOCAL_BIT;
-	space.areas = PERCPU_AREAS_START + offset;
+	space.areas = PERCPU_AREAS_START + (start & (PMD_SIZE - 1));
 	space.align = CONT_PTE_SIZE;
-	space.stride = round_down(room / nr_units, PMD_SIZE);
-	space.stride = min(space.stride, PERCPU_LOCAL_MAX + PMD_SIZE);
-	/* No table has ptes of two areas. */
-	if (space.stride <= offset)
-		return false;
-	space.size = round_down(min(space.stride - offset, PERCPU_LOCAL_MAX),
-				PAGE_SIZE);
+	space.size = percpu_local_room(nr_units);
+	space.stride = space.size + PMD_SIZE;
 
-	return space.size >= MIN_AREA_SIZE &&
-	       space.local + space.size <= PERCPU_AREAS_START;
+	if (space.size < PERCPU_LOCAL_MIN) {
+		pr_info("no local map: %u CPUs have room for %lu MiB each, and need %u MiB\n",
+			nr_units, space.size / SZ_1M, PERCPU_LOCAL_MIN / SZ_1M);
+		return -ENOSPC;
+	}
+
+	/* KASLR leaves the image room for that, whatever the seed. */
+	if (space.local + space.size > PERCPU_AREAS_START) {
+		pr_info("no local map: the kernel image is too far up\n");
+		return -ENOSPC;
+	}
+
+	return 0;
 }
 
 /**
@@ -386,16 +384,16 @@ int __init arch_percpu_local_init(struct percpu_local_space *result,
 				  unsigned int nr_units)
 {
 	unsigned int cpu;
+	int err;
 
 	if (!wanted) {
 		pr_info("no local map: percpu_local_map=0\n");
 		return -ENODEV;
 	}
 
-	if (!lay_out(nr_units)) {
-		pr_info("no local map: no room for %u areas\n", nr_units);
-		return -ENOSPC;
-	}
+	err = lay_out(nr_units);
+	if (err)
+		return err;
 
 	top_size = size_of_top_level();
 	tables = memblock_alloc(nr_cpu_ids * sizeof(*tables), SMP_CACHE_BYTES);
@@ -609,8 +607,9 @@ void noinstr percpu_local_mirror(void *entry, u64 desc)
 	 * and may use it on a CPU whose walks go through its copy. So the
 	 * copies have to be visible to walks before the shared entry is to
 	 * anybody. Those of the top level are, as write_kernel_pgd() waits for
-	 * each. Second levels change when memory is added or removed, too
-	 * seldom for a barrier to matter.
+	 * each. An entry of a second level, which maps 64 or 512 GiB, is set
+	 * when memory is added or removed there, or when vmalloc(), ioremap() or
+	 * an area is the first to use it: too seldom for a barrier to matter.
 	 */
 	if (second)
 		dsb(ishst);
@@ -633,6 +632,13 @@ void __init percpu_local_sync_trampoline(void)
 
 		memcpy(pgd - TRAMP_SWAPPER_OFFSET, tramp_pg_dir, top_size);
 	}
+	/*
+	 * A CPU that goes to user space walks its copy as soon as it has loaded
+	 * it into TTBR1. That may be another CPU than this one, and nothing else
+	 * makes the entries visible to its walks: they are new, so no TLB is
+	 * invalidated.
+	 */
+	dsb(ishst);
 }
 
 /**

@@ -2,8 +2,12 @@
 #ifndef __ARM64_MM_PERCPU_LOCAL_H
 #define __ARM64_MM_PERCPU_LOCAL_H
 
+#include <linux/math.h>
+#include <linux/minmax.h>
 #include <linux/percpu-local.h>
 #include <linux/pgtable.h>
+
+#include <asm/percpu_local_layout.h>
 
 /**
  * struct percpu_local_table - the kernel page table of a CPU
@@ -18,6 +22,28 @@ struct percpu_local_table {
 	phys_addr_t phys;
 	void *second_level;
 };
+
+/**
+ * percpu_local_room() - how much per-CPU data each CPU can have
+ * @nr_units: how many areas are needed
+ *
+ * No last-level table has ptes of two areas, so they are multiples of PMD_SIZE
+ * apart. An area begins where the image's per-CPU section does in what such a
+ * table maps, which KASLR decides anew at each boot. What remains in the worst
+ * case is what each CPU gets, so that no boot has less room than another.
+ *
+ * Context: any.
+ * Return: bytes, a multiple of PMD_SIZE; or 0. Areas are PMD_SIZE more apart.
+ */
+static inline unsigned long percpu_local_room(unsigned int nr_units)
+{
+	unsigned long all = PERCPU_AREAS_END - PERCPU_AREAS_START;
+	unsigned long stride = round_down(all / nr_units, PMD_SIZE);
+
+	if (stride <= PMD_SIZE)
+		return 0;
+	return min(stride - PMD_SIZE, PERCPU_LOCAL_MAX);
+}
 
 /* In proc.S; to be called in the ID map. */
 typedef void (ttbr_replace_func)(phys_addr_t ttbr1);

@@ -338,6 +338,46 @@ static void pointers_lead_into_the_space(struct kunit *test)
 	free_percpu(dynamic);
 }
 
+/*
+ * How many CPUs have room in the smallest address spaces, and that it is the
+ * same wherever KASLR places the image.
+ */
+static void the_room_is_that_of_the_worst_case(struct kunit *test)
+{
+	const struct percpu_local_space *space = percpu_local_get_space();
+	unsigned long end = PERCPU_AREAS_END - PERCPU_AREAS_START;
+	unsigned int limit, nr;
+
+	if (IS_ENABLED(CONFIG_ARM64_4K_PAGES) && VA_BITS == 39)
+		limit = 496;
+	else if (IS_ENABLED(CONFIG_ARM64_16K_PAGES) && VA_BITS == 36)
+		limit = 42;
+	else if (IS_ENABLED(CONFIG_ARM64_64K_PAGES) && VA_BITS == 42)
+		limit = 255;
+	else
+		limit = 0;
+
+	if (limit) {
+		KUNIT_EXPECT_GE(test, percpu_local_room(limit),
+				PERCPU_LOCAL_MIN);
+		KUNIT_EXPECT_LT(test, percpu_local_room(limit + 1),
+				PERCPU_LOCAL_MIN);
+	} else {
+		KUNIT_EXPECT_GE(test, percpu_local_room(CONFIG_NR_CPUS),
+				PERCPU_LOCAL_MIN);
+	}
+
+	KUNIT_EXPECT_EQ(test, space->size,
+			percpu_local_room(num_possible_cpus()));
+	KUNIT_EXPECT_GE(test, space->size, PERCPU_LOCAL_MIN);
+	KUNIT_EXPECT_GE(test, space->stride, space->size + PMD_SIZE);
+	KUNIT_EXPECT_TRUE(test, IS_ALIGNED(space->stride, PMD_SIZE));
+
+	for (nr = 1; nr <= CONFIG_NR_CPUS && percpu_local_room(nr); nr++)
+		KUNIT_EXPECT_LE(test, nr * (percpu_local_room(nr) + PMD_SIZE),
+				end);
+}
+
 /* KASAN has no shadow of what is mapped by hand. */
 static void read_there(void *addr)
 {
@@ -544,6 +584,7 @@ static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(local_regions_show_the_areas),
 	KUNIT_CASE(the_first_chunk_has_contiguous_ranges),
 	KUNIT_CASE(pointers_lead_into_the_space),
+	KUNIT_CASE(the_room_is_that_of_the_worst_case),
 	KUNIT_CASE(new_top_level_entries_reach_all),
 	KUNIT_CASE(new_second_level_entries_are_copied),
 #ifdef __PERCPU_LOCAL_OPS

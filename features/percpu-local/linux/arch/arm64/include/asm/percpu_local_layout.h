@@ -43,6 +43,11 @@
 
 /* So much per-CPU data each CPU can have, if there is room. */
 #define PERCPU_LOCAL_MAX	SZ_1G
+/*
+ * And so much it must be able to have, or there is no local map: without one,
+ * there would be no such limit. 10000 memory control groups take 17 MiB.
+ */
+#define PERCPU_LOCAL_MIN	SZ_64M
 
 #define PERCPU_LOWER_START	(_PAGE_END(VA_BITS_MIN))
 #define PERCPU_LOWER_END	(PERCPU_LOWER_START + PERCPU_LOCAL_BIT)

@@ -34,8 +34,9 @@
  * tells the compiler.
  *
  * Operations that change the variable and return a value are barriers to the
- * compiler besides, as the classic forms are: with them, callers decide who may
- * use other variables.
+ * compiler besides: with them, callers decide who may use other variables. Reads,
+ * writes and operations without a result are not, as they are not on x86. All
+ * classic forms are barriers, as each disables preemption.
  */
 #define __PCP_LOCAL_RW(sz, w, sfx)					\
 static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)	\
