@@ -6,15 +6,19 @@ test_install.py makes them in earnest, and installs them.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
+import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from pagewright.host import packages, workspace
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
+from pagewright.host.files import digest
 from pagewright.kernel import archive, build, deb, headers, recipes, signing
 from pagewright.kernel.release import Release
 
@@ -82,13 +86,22 @@ def test_control_names_all_packages_after_the_release(debian):
         f"linux-headers-{RELEASE.name}",
         "linux-image-pagewright-cloud-arm64",
         "linux-headers-pagewright-cloud-arm64",
-        "pagewright-tools",
     ]
     scripts = [file for file in debian.iterdir() if re.search(r"\.(pre|post)(inst|rm)$", file.name)]
     assert len(scripts) == 5
     for script in scripts:
         assert script.stem in names
         subprocess.run(["sh", "-n", script], check=True)
+
+
+def test_what_preinst_calls_is_there_before_the_package_is_unpacked(debian):
+    """Of a package in Depends dpkg promises nothing to preinst (Debian's policy, 7.2)."""
+    assert "\nlinux-run-hooks " in (debian / f"linux-image-{RELEASE.name}.preinst").read_text()
+    image = (debian / "control").read_text().split("\n\n")[1]
+    fields = dict(line.split(": ", 1) for line in image.splitlines() if not line.startswith(" "))
+    # That version is in Debian 12 and 13, and the first that has the program.
+    assert fields["Pre-Depends"] == "linux-base (>= 4.12~)"
+    assert "linux-base" not in fields["Depends"]
 
 
 def test_a_template_with_an_unknown_value_is_refused(space, tmp_path):
@@ -215,6 +228,196 @@ def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
     server.program("linux-check-removal", "exit 1")
     assert server.run("prerm", "remove").returncode == 1
     assert server.calls() == [f"linux-check-removal {RELEASE.name}"]
+
+
+# --- A build, compiled and then packed ------------------------------------------------
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Let builds come to an end without a compiler; return what writes the results of one."""
+
+    def compile_as(space: workspace.Workspace, flavour: str, name: str) -> build.Build:
+        built = build.Build(flavour, space.out / flavour, space.root, RELEASE.source)
+        modules = built.modules / "usr/lib/modules" / name
+        contents = {
+            built.image: "kernel",
+            built.out / ".config": "CONFIG_MODULES=y\n",
+            built.out / "System.map": "",
+            built.out / "include/config/kernel.release": f"{name}\n",
+            modules / "modules.order": "kernel/hello.ko\n",
+            modules / "kernel/hello.ko": "module",
+        }
+        for file, content in contents.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+        return built
+
+    def ensure(space, flavour, release):
+        return compile_as(space, flavour, release.name)
+
+    def install_headers(space, built, target, work):
+        (target / "include").mkdir(parents=True)
+        (target / "include" / "hello.h").touch()
+
+    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(deb.disk, "free", lambda _: 100_000)
+    source = dataclasses.make_dataclass("Source", ["package_version"])(RELEASE.source)
+    monkeypatch.setattr(deb.source, "ensure", lambda _: source)
+    monkeypatch.setattr(deb.build, "ensure", ensure)
+    monkeypatch.setattr(deb.headers, "install", install_headers)
+    return compile_as
+
+
+def test_a_kernel_that_was_compiled_again_meanwhile_is_not_packed(compiled, space, monkeypatch):
+    def ensure(space, flavour, release):
+        compiled(space, flavour, release.name)
+        # While other packages are made, somebody runs `pagewright build`.
+        return compiled(space, flavour, "6.12.117")
+
+    monkeypatch.setattr(deb.build, "ensure", ensure)
+    monkeypatch.setattr(deb, "_put_in_order", lambda *_: pytest.fail("it was packed"))
+    with pytest.raises(
+        BuildError, match=f"has compiled 6.12.117 where {RELEASE.name} was"
+    ) as error:
+        deb.make(space, "cloud-arm64", RELEASE.number)
+    assert "run the same command again" in error.value.todo
+
+
+def test_two_runs_at_once_have_two_numbers(compiled, space, monkeypatch):
+    numbers, begun, second = [], threading.Event(), threading.Event()
+
+    def ensure(space, flavour, release):
+        numbers.append(release.number)
+        if len(numbers) > 1:
+            second.set()
+        begun.set()
+        assert second.wait(60)
+        return compiled(space, flavour, release.name)
+
+    def put_in_order(space, built, release, work):
+        package = f"linux-image-{release.name}_{release.version}_arm64.deb"
+        (deb.folder(space) / package).touch()
+
+    # The second says so when it waits for the first.
+    monkeypatch.setattr("pagewright.host.lock.say", lambda _: second.set())
+    monkeypatch.setattr(deb.build, "ensure", ensure)
+    monkeypatch.setattr(deb, "_put_in_order", put_in_order)
+    for name in ("_write_debian", "_write_tools", "_pack", "_move"):
+        monkeypatch.setattr(deb, name, lambda *_: [], raising=False)
+    threads = [threading.Thread(target=deb.make, args=(space, "cloud-arm64")) for _ in range(2)]
+    threads[0].start()
+    assert begun.wait(60)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert numbers == [1, 2]
+
+
+@pytest.fixture
+def installer(tmp_path, monkeypatch):
+    """Stand in for kbuild, which installs modules; return the build and how often that was done."""
+    installed: list[str] = []
+    built = build.Build("cloud-arm64", tmp_path / "out", tmp_path, RELEASE.source)
+
+    def install(command, env):
+        name = (built.out / "include/config/kernel.release").read_text().strip()
+        (built.modules / "usr/lib/modules" / name).mkdir(parents=True, exist_ok=True)
+        installed.append(name)
+
+    monkeypatch.setattr(build, "run", install)
+    (built.out / "include/config").mkdir(parents=True)
+    (built.out / "certs").mkdir()
+    return built, installed
+
+
+def test_modules_of_other_numbers_are_removed(installer):
+    built, installed = installer
+    for number, name in enumerate(("6.12.117-pagewright1-arm64", "6.12.117-pagewright2-arm64")):
+        file = built.out / "include/config/kernel.release"
+        file.write_text(f"{name}\n")
+        os.utime(file, (number, number))
+        build._install_modules(built, {})
+        build._install_modules(built, {})
+        assert installed[number:] == [name]
+        assert [folder.name for folder in (built.modules / "usr/lib/modules").iterdir()] == [name]
+
+
+def test_modules_are_signed_again_with_another_key(installer):
+    built, installed = installer
+    (built.out / "include/config/kernel.release").write_text("6.12.117\n")
+    for key in ("one", "one", "two"):
+        (built.out / signing.PLACE).write_text(key)
+        build._install_modules(built, {})
+    assert len(installed) == 2
+
+
+# --- The package of the tools ---------------------------------------------------------
+
+
+@pytest.fixture
+def git(space):
+    """Make the repository one of git; return what runs git there, at a time in seconds."""
+    (space.root / "packaging").unlink()
+    for folder in ("tools", "packaging"):
+        shutil.copytree(SPACE.root / folder, space.root / folder)
+
+    def run(seconds: int, *command: str) -> str:
+        date = f"@{seconds} +0200"
+        env = dict(os.environ)
+        for role in ("AUTHOR", "COMMITTER"):
+            values = {"NAME": "me", "EMAIL": "me@pagewright.test", "DATE": date}
+            env |= {f"GIT_{role}_{key}": value for key, value in values.items()}
+        words = ["git", *command]
+        return subprocess.run(
+            words, cwd=space.root, env=env, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout.strip()
+
+    run(0, "init", "--quiet")
+    run(0, "add", "tools", "packaging")
+    run(RELEASE.seconds, "commit", "--quiet", "--message=tools")
+    return run
+
+
+def test_the_version_of_the_tools_is_that_of_their_last_commit(git, space):
+    first = deb.tools(space)
+    assert first.version == f"20231114.221320.{git(0, 'rev-parse', '--short=12', 'HEAD')}"
+    # What changes no tools changes nothing, whatever the kernel's number is.
+    git(RELEASE.seconds + 10, "commit", "--quiet", "--allow-empty", "--message=kernel")
+    assert deb.tools(space) == first
+    (space.root / "tools" / "pagewright").write_text("new\n")
+    changed = deb.tools(space)
+    assert changed.version == f"{first.version}+changed"
+    git(RELEASE.seconds + 20, "commit", "--quiet", "--all", "--message=new tools")
+    second = deb.tools(space)
+    assert second.version.startswith("20231114.221340.")
+    # The first versions of the tools were those of kernels.
+    before = ("0.none", "6.12.117-1~deb12u1+pagewright9")
+    versions = (*before, first.version, changed.version, second.version)
+    for older, newer in itertools.pairwise(versions):
+        subprocess.run(["dpkg", "--compare-versions", older, "lt", newer], check=True)
+
+
+def test_tools_that_were_not_cloned_have_the_lowest_version(space):
+    assert deb.tools(space).version == "0.none"
+
+
+@pytest.mark.full
+def test_packages_of_a_kernel_that_is_none(git, compiled, space, tmp_path):
+    """Everything but the compiler's work is in earnest."""
+    first = deb.make(space, "cloud-arm64", 4)
+    contents = {file.name: digest(file) for file in first}
+    assert len(contents) == 5
+    # In another folder the packages are the same, and with another kernel the tools are.
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(space.root, elsewhere, True, shutil.ignore_patterns("out", elsewhere.name))
+    again = deb.make(dataclasses.replace(space, root=elsewhere), "cloud-arm64", 4)
+    assert {file.name: digest(file) for file in again} == contents
+    git(RELEASE.seconds + 10, "commit", "--quiet", "--allow-empty", "--message=kernel")
+    second = deb.make(space, "arm64", 3)
+    tools = deb.folder(space) / f"pagewright-tools_{deb.tools(space).version}_all.deb"
+    assert [file for file in second if file in first] == [tools]
+    assert digest(tools) == contents[tools.name]
 
 
 # --- Headers --------------------------------------------------------------------------

@@ -36,7 +36,7 @@ DEBIAN_BUILD_MB = 1500
 MODULES_BUILD_MB = 5000
 # In a build's folder: the version of the source package that it was made from.
 SOURCE_STAMP = ".source"
-# In a build's folder: which modules were installed, and when each was compiled.
+# In a build's folder: which modules were installed, when each was compiled, and who signed them.
 INSTALLED_STAMP = ".installed"
 # In a build's folder: what it was made of when kbuild had nothing more to do, and what came of it.
 FINISHED_STAMP = ".finished"
@@ -330,15 +330,20 @@ def _install_modules(build: Build, env: Mapping[str, str]) -> None:
     """Install the modules, if they are not those that were installed last.
 
     kbuild removes the installed ones first, and another process may be packing them for a guest.
+    It signs modules when it installs them, so that another key is a reason to install them again.
     """
     stamp = build.out / INSTALLED_STAMP
-    compiled = _compiled_modules(build)
-    if build.modules.exists() and stamp.exists() and stamp.read_text() == compiled:
+    wanted = f"{_compiled_modules(build)}key {digest(build.out / signing.PLACE)}\n"
+    if build.modules.exists() and stamp.exists() and stamp.read_text() == wanted:
         return
     stamp.unlink(missing_ok=True)
+    # kbuild removes only what has the kernel's present name, and those of other numbers would stay.
+    installed = build.modules / "usr" / "lib" / "modules"
+    if installed.exists():
+        shutil.rmtree(installed)
     command = make_command(build, "modules_install")
     run([*command, f"INSTALL_MOD_PATH={build.modules / 'usr'}"], env=env)
-    stamp.write_text(compiled)
+    stamp.write_text(wanted)
 
 
 def _compiled_modules(build: Build) -> str:

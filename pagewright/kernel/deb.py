@@ -1,6 +1,7 @@
 """A build -> Debian packages: the kernel, its headers, metapackages, and the tools.
 
-kbuild compiles, here the results are put in order, and packaging/debian makes packages of them.
+kbuild compiles, here the results are put in order, and packaging/ makes packages of them. The tools
+are a source package of their own: they have nothing to do with a flavour and its numbers.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ import os
 import re
 import shutil
 import textwrap
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
 
 from pagewright.host import disk, packages
-from pagewright.host.errors import BuildError, HostError
+from pagewright.host.errors import BuildError, HostError, PagewrightError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar
 from pagewright.host.repository import commit
@@ -35,6 +39,47 @@ _PACKAGES_MB = 1000
 _MODULES_PACKAGES_MB = 3000
 # depmod makes the others anew where the kernel is installed.
 _KEPT_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
+# All that the package of the tools is made of.
+_TOOLS = ("tools", "packaging/tools")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Which tools are packaged: those of the last commit that changed them.
+
+    Attributes:
+        commit: its hash; "none" where git does not know one, as in sources that were not cloned.
+        seconds: when it was made, in seconds since 1970.
+        changed: whether there are changes since, which are packaged, too.
+    """
+
+    commit: str = "none"
+    seconds: int = 0
+    changed: bool = False
+
+    @property
+    def version(self) -> str:
+        """The version of the package: later commits have higher ones."""
+        date = time.strftime("%Y%m%d.%H%M%S", time.gmtime(self.seconds))
+        when = date if self.seconds else "0"
+        return f"{when}.{self.commit}{'+changed' if self.changed else ''}"
+
+
+def tools(space: Workspace) -> Tools:
+    """Return which tools would be packaged.
+
+    Builds of all flavours have the same tools until a commit changes them. In a shallow clone that
+    is the oldest commit which is there, if none after it changed them.
+    """
+    # A user's configuration has no say in what this prints, unlike `git log`.
+    last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD", "--", *_TOOLS]
+    status = ["git", "status", "--porcelain", "--untracked-files=no", "--", *_TOOLS]
+    try:
+        seconds, commit_hash = run(last, cwd=space.root).split()
+        changed = bool(run(status, cwd=space.root).strip())
+        return Tools(commit_hash[:12], int(seconds), changed)
+    except (PagewrightError, ValueError):
+        return Tools()
 
 
 def folder(space: Workspace) -> Path:
@@ -64,7 +109,8 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
     Raises:
         PagewrightError: there is no such build.
         HostError: a program is missing, or the disk would be full.
-        BuildError: it does not compile, or no package can be called so.
+        BuildError: it does not compile, or no package can be called so, or another run has compiled
+            something else in its place.
     """
     chosen = recipe(space, flavour)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]+", flavour):
@@ -75,18 +121,27 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
     whole = needed + (0 if built_yet else build.space_for(chosen))
     disk.require(folder(space), whole, f"packages of {flavour}")
     version = source.ensure(space).package_version
-    release = Release(flavour, version, number or next_number(space, flavour), commit_time(space))
-    built = build.ensure(space, flavour, release)
-    with (
-        lock(folder(space), "the packages"),
-        lock(built.out, f"the build {flavour}"),
-        lock(space.out, "the assembled tree", shared=True),
-        scratch(folder(space), "work-") as work,
-        Bar(f"packages of {release.name}", None),
-    ):
-        _put_in_order(space, built, release, work)
-        _write_debian(space, chosen, release, work / "source")
-        return _pack(space, release, work)
+    # Of two runs for one flavour the second waits here, and its number follows that of the first.
+    with lock(folder(space) / ".numbers" / flavour, f"the numbers of {flavour}"):
+        release = Release(
+            flavour, version, number or next_number(space, flavour), commit_time(space)
+        )
+        built = build.ensure(space, flavour, release)
+        with (
+            lock(folder(space), "the packages"),
+            lock(built.out, f"the build {flavour}"),
+            lock(space.out, "the assembled tree", shared=True),
+            scratch(folder(space), "work-") as work,
+            Bar(f"packages of {release.name}", None),
+        ):
+            _require_release(built, release)
+            _put_in_order(space, built, release, work)
+            _write_debian(space, chosen, release, work / "source")
+            _pack(work / "source", release.seconds, folder(space) / f"{release.name}.log")
+            packaged = tools(space)
+            _write_tools(space, packaged, work / "tools")
+            _pack(work / "tools", packaged.seconds, folder(space) / "pagewright-tools.log")
+            return _move(space, work)
 
 
 def require_programs() -> None:
@@ -103,6 +158,24 @@ def require_programs() -> None:
         )
 
 
+def _require_release(built: Build, release: Release) -> None:
+    """Raise unless what is compiled in a build's folder, which is locked, is a release.
+
+    The folder was not locked since the build ended, and the packages of other flavours may have
+    taken minutes. `pagewright build` may have compiled a kernel without a number there meanwhile.
+
+    Raises:
+        BuildError: it is another kernel, or unfinished.
+    """
+    file = built.out / "include" / "config" / "kernel.release"
+    found = file.read_text().strip() if file.exists() else "nothing"
+    if found != release.name:
+        raise BuildError(
+            f"another pagewright has compiled {found} where {release.name} was",
+            "when that has ended, run the same command again",
+        )
+
+
 def _put_in_order(space: Workspace, built: Build, release: Release, work: Path) -> None:
     """Bring together what the packages will contain, each file with the release's date."""
     stage = work / "source" / "stage"
@@ -113,8 +186,12 @@ def _put_in_order(space: Workspace, built: Build, release: Release, work: Path) 
     installed = built.modules / "usr" / "lib" / "modules" / release.name
     shutil.copytree(installed, stage / "modules", ignore=_not_shipped)
     headers.install(space, built, stage / "headers", work)
-    shutil.copytree(space.root / "tools", stage / "tools")
-    run(["find", stage, "-exec", "touch", "-h", "-d", f"@{release.seconds}", "{}", "+"])
+    _date(stage, release.seconds)
+
+
+def _date(stage: Path, seconds: int) -> None:
+    """Give each file of a folder the same date."""
+    run(["find", stage, "-exec", "touch", "-h", "-d", f"@{seconds}", "{}", "+"])
 
 
 def _not_shipped(directory: str, names: list[str]) -> list[str]:
@@ -130,7 +207,6 @@ def _not_shipped(directory: str, names: list[str]) -> list[str]:
 def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Path) -> None:
     """Write the folder debian/ for a release, of the templates in packaging/debian."""
     boot = target / "stage" / "boot"
-    name, email = os.environ.get("DEBFULLNAME"), os.environ.get("DEBEMAIL")
     values = {
         "RELEASE": release.name,
         "FLAVOUR": release.flavour,
@@ -142,13 +218,46 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
         "PURPOSE": textwrap.indent(textwrap.fill(chosen.purpose, 78), " "),
         "COMMIT": commit(space),
         "DATE": formatdate(release.seconds),
-        "MAINTAINER": f"{name or _NAME} <{email or _EMAIL}>",
+        "MAINTAINER": _maintainer(),
         "LIBC": libc_version(),
         "BOOT_KIB": str(sum(file.stat().st_size for file in boot.iterdir()) // 1024 + 1),
     }
     debian = target / "debian"
+    _fill(space.root / "packaging" / "debian", debian, values)
+    (debian / "release.mk").write_text(f"RELEASE := {release.name}\n")
+
+
+def _write_tools(space: Workspace, packaged: Tools, target: Path) -> None:
+    """Bring together what the package of the tools is made of.
+
+    Nothing in it depends on the kernel that is packaged, so that a version has the same content
+    whichever kernel it was made with.
+    """
+    shutil.copytree(space.root / "tools", target / "stage")
+    _date(target / "stage", packaged.seconds)
+    values = {
+        "VERSION": packaged.version,
+        "COMMIT": packaged.commit,
+        "DATE": formatdate(packaged.seconds),
+        "MAINTAINER": _maintainer(),
+    }
+    _fill(space.root / "packaging" / "tools", target / "debian", values)
+
+
+def _maintainer() -> str:
+    """Return who makes the packages, as Debian's tools learn it."""
+    name, email = os.environ.get("DEBFULLNAME"), os.environ.get("DEBEMAIL")
+    return f"{name or _NAME} <{email or _EMAIL}>"
+
+
+def _fill(templates: Path, debian: Path, values: Mapping[str, str]) -> None:
+    """Make a folder debian/ of templates.
+
+    Raises:
+        BuildError: a template asks for a value that is not given.
+    """
     debian.mkdir()
-    for template in sorted((space.root / "packaging" / "debian").iterdir()):
+    for template in sorted(templates.iterdir()):
         text = template.read_text()
         if template.suffix != ".in":
             shutil.copy(template, debian)
@@ -159,18 +268,21 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
             raise BuildError(f"{template} has {left[0]}, which has no value")
         # image.postinst.in is the template of linux-image-RELEASE.postinst, and so on.
         kind, dot, script = template.stem.partition(".")
-        file = f"linux-{kind}-{release.name}.{script}" if dot else kind
+        file = f"linux-{kind}-{values['RELEASE']}.{script}" if dot else kind
         (debian / file).write_text(text)
-    (debian / "release.mk").write_text(f"RELEASE := {release.name}\n")
 
 
-def _pack(space: Workspace, release: Release, work: Path) -> list[Path]:
-    """Run Debian's tools, and move what they made into the folder of finished packages."""
-    env = {"SOURCE_DATE_EPOCH": str(release.seconds), "DEB_BUILD_OPTIONS": "nocheck"}
+def _pack(source_package: Path, seconds: int, log: Path) -> None:
+    """Run Debian's tools in a folder with a debian/; what they make is beside it."""
+    env = {"SOURCE_DATE_EPOCH": str(seconds), "DEB_BUILD_OPTIONS": "nocheck"}
     # Debian's tools ask for a whole cross compiler, which has done its work already.
     command = ["dpkg-buildpackage", "--build=binary", "--host-arch=arm64"]
     command += ["--no-sign", "--no-check-builddeps"]
-    run(command, cwd=work / "source", env=env, log=folder(space) / f"{release.name}.log")
+    run(command, cwd=source_package, env=env, log=log)
+
+
+def _move(space: Workspace, work: Path) -> list[Path]:
+    """Move what Debian's tools made into the folder of finished packages; return the packages."""
     made = sorted(file for file in work.iterdir() if file.is_file())
     for file in made:
         file.rename(folder(space) / file.name)
