@@ -221,6 +221,28 @@ def test_refresh_leaves_the_context_of_a_hook_that_changes_the_same(space, prist
     assert file.read_text().count("\n ") > narrow.count("\n ")
 
 
+def test_refresh_leaves_hooks_of_other_files_when_a_context_has_changed(space, pristine):
+    wide = hook("line 7", "LINE 7", 7).splitlines(keepends=True)
+    at = wide.index("@@ -6,3 +6,3 @@\n")
+    before, after = [" line 4\n", " LINE 5\n"], [" line 9\n", " line 10\n"]
+    wide[at:] = ["@@ -4,7 +4,7 @@\n", *before, *wide[at + 1 :], *after]
+    add_hook(space, "0002.patch", "".join(wide))
+    add_hook(space, "0003.patch", hook("line 5", "LINE 5", 5).replace("main.c", "other.c"))
+    (pristine.path / "other.c").write_text(MAIN)
+    narrow = (space.hooks("one") / "0003.patch").read_text()
+    path = tree.assemble(space, pristine)
+    quilt = {"QUILT_PATCHES": "patches", "QUILTRC": "-"}
+    run(["quilt", "pop", "one/0001.patch"], cwd=path, env=quilt)
+    (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 5", "FIVE"))
+    run(["quilt", "refresh", "-p", "ab", "--no-timestamps", "--no-index"], cwd=path, env=quilt)
+    # The second one applies with fuzz.
+    run(["quilt", "push", "-a"], cwd=path, env=quilt)
+    written = [space.hooks("one") / name for name in ("0001.patch", "0002.patch")]
+    assert tree.refresh(space, pristine) == written
+    assert " FIVE\n" in written[1].read_text()
+    assert (space.hooks("one") / "0003.patch").read_text() == narrow
+
+
 def test_refresh_does_not_overwrite_a_hook_edited_in_its_feature(space, pristine):
     tree.assemble(space, pristine)
     tree.refresh(space, pristine)

@@ -185,8 +185,18 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
                 result = apply_hooks(space, source, refreshed | kept, folder / "stage")
             except SourceError:
                 # The context of one that was kept is what an edit has changed.
-                kept = {}
-                result = apply_hooks(space, source, refreshed, folder / "again")
+                edited = {
+                    touched
+                    for name, file in refreshed.items()
+                    if name not in kept
+                    for touched in patched_files(file.read_text())
+                }
+                kept = {
+                    name: file
+                    for name, file in kept.items()
+                    if not edited & set(patched_files(file.read_text()))
+                }
+                result = apply_hooks(space, source, refreshed | kept, folder / "again")
         manifest.hooked |= result
         _refuse_to_lose_edits(tree, manifest)
         written = []
