@@ -6,7 +6,7 @@ import re
 
 import leaves
 import pytest
-from settled import settled_leaves
+from settled import settled_leaves, wait_until
 
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
@@ -188,9 +188,21 @@ def test_late_cpu_is_welcome_where_sizes_change_in_pauses(machine):
     assert guest.warnings() == ""
 
 
-def test_late_cpu_without_it_is_refused(machine):
-    guest = machine(cpu=LEVEL_2, smp=3, append="maxcpus=1 arm64.nobbml2_cpus=2")
-    assert mode(guest).startswith("blocks")
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        # Until it is judged it uses the kernel's tables, so nothing may change live.
+        ("", f"{PAUSED}: not all CPUs have started"),
+        pytest.param(
+            "arm64.linear_map=live", "blocks (split and folded back live", marks=pytest.mark.full
+        ),
+    ],
+    ids=["auto", "live"],
+)
+def test_late_cpu_without_it_is_refused(machine, asked, said):
+    guest = machine(cpu=LEVEL_2, smp=3, append=f"maxcpus=1 arm64.nobbml2_cpus=2 {asked}")
+    assert mode(guest).startswith(said)
+    load_and_unload(guest)
     guest.check("echo 1 >/sys/devices/system/cpu/cpu1/online")
     assert guest.run("echo 1 >/sys/devices/system/cpu/cpu2/online").status != 0
     assert guest.check("cat /sys/devices/system/cpu/online").strip() == "0-1"
@@ -198,6 +210,7 @@ def test_late_cpu_without_it_is_refused(machine):
         r"CPU2: Detected conflict for capability \d+ \(Break-before-make level 2",
         guest.check("dmesg"),
     )
+    load_and_unload(guest)
 
 
 ACCESS_FLAGS = "arm64.linear_map=af"
@@ -317,6 +330,78 @@ def test_a_pause_that_cannot_be_had_fails_the_change(machine):
     assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 0
     guest.check(f"echo 0 >{fail}/probability; modprobe {MODULES[1]}")
     assert direct_map(guest) != before
+    assert guest.warnings() == ""
+
+
+@pytest.mark.usefixtures("fault_injection")
+def test_secret_memory_waits_for_a_pause_that_cannot_be_had(machine):
+    """Whether its task touches it or a system call does, and it can be killed meanwhile."""
+    guest = machine(cpu=LEVEL_0_CPU, smp=2)
+    fail = "/sys/kernel/debug/fail_cpu_pause"
+    guest.check(f"echo 100 >{fail}/probability; echo -1 >{fail}/times; echo 0 >{fail}/verbose")
+    output = guest.check(
+        f"""
+        cd {TESTS}; waiting=; doomed=
+        for who in user kernel; do
+            ./touch $who 32 & waiting="$waiting $!"
+            ./touch $who 32 & doomed="$doomed $!"
+        done
+        sleep 4
+        kill -KILL $doomed
+        for job in $doomed; do wait $job; echo "doomed ended: $?"; done
+        for job in $waiting; do kill -0 $job && echo "still waiting"; done
+        echo 0 >{fail}/probability
+        for job in $waiting; do wait $job; echo "waiting ended: $?"; done
+        """,
+        timeout=120,
+    )
+    assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 0
+    assert output.count("doomed ended: 137") == 2, output
+    assert output.count("still waiting") == 2, output
+    assert output.count("waiting ended: 0") == 2, output
+    assert guest.warnings() == ""
+
+
+# Dumps the kernel's page tables now and then for five seconds; prints how long the slowest took.
+SLOWEST_DUMP = """
+slowest=0
+for i in $(seq 50); do
+    read begin rest </proc/uptime
+    cat /sys/kernel/debug/kernel_page_tables >/dev/null || exit
+    read end rest </proc/uptime
+    took=$((${end%.*}${end#*.} - ${begin%.*}${begin#*.}))
+    test $took -gt $slowest && slowest=$took
+    sleep 0.1
+done
+echo $slowest
+"""
+
+
+def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, needs_symbol):
+    """While a CPU is half way on line there are no pauses, and a dump takes the same locks."""
+    needs_symbol("CPU_HOTPLUG_STATE_CONTROL")
+    options = "arm64.linear_map_fold=0 arm64.linear_map_fold_delay_ms=100"
+    guest = machine(cpu=LEVEL_0_CPU, smp=3, append=options)
+    whole = direct_map(guest)["4k"]
+    load_and_unload(guest)
+    split = direct_map(guest)["4k"]
+    assert split > whole
+    usual = int(guest.check(SLOWEST_DUMP, timeout=60))
+
+    cpu = "/sys/devices/system/cpu/cpu2"
+    states = guest.check("cat /sys/devices/system/cpu/hotplug/states")
+    state = re.search(r"(\d+): arm64/cpu_pause:prepare", states)
+    assert state
+    guest.check(f"echo 0 >{cpu}/online; echo {state[1]} >{cpu}/hotplug/target")
+    guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold")
+    slowest = int(guest.check(SLOWEST_DUMP, timeout=60))
+    assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 1
+    assert direct_map(guest)["4k"] == split
+    assert slowest < usual + 100, "hundredths of a second"
+
+    # What it could not fold is not forgotten.
+    guest.check(f"echo 0 >{cpu}/hotplug/target; echo 1 >{cpu}/online")
+    wait_until(lambda: direct_map(guest)["4k"] <= whole, 30)
     assert guest.warnings() == ""
 
 

@@ -41,6 +41,8 @@
  *   each sleep is twice as long as the one before, and after some tries the pause fails.
  *   The count of failed tries is common to all initiators: together they cannot stop the
  *   others more often than one could.
+ * - Who can do without a pause, and holds locks that others wait for, has one try and does not
+ *   sleep: cpu_pause_try_unmapped(). It takes no tries from those who cannot do without.
  * - The initiator has its interrupts masked from the beginning: a handler could wait for
  *   a lock that a CPU holds which has stopped already.
  * - CPUs that come or go execute kernel code without being online, or cannot be
@@ -458,6 +460,12 @@ static int fail_pause(void)
 	return -EBUSY;
 }
 
+/* To try again at once could catch the same CPU in the same place. */
+static void put_off_next_try(void)
+{
+	WRITE_ONCE(next_try_ns, ktime_get_ns() + ((u64)FIRST_SLEEP_NS << (failed_tries - 1)));
+}
+
 /*
  * Try once, unless the last try failed a moment ago.
  *
@@ -478,12 +486,49 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		failed_tries = 0;
 		ret = 0;
 	} else if (++failed_tries < MAX_FAILED_TRIES) {
-		/* To try again at once could catch the same CPU in the same place. */
-		WRITE_ONCE(next_try_ns,
-			   ktime_get_ns() + ((u64)FIRST_SLEEP_NS << (failed_tries - 1)));
+		put_off_next_try();
 	} else {
 		/* The next pause has one try, and the count begins anew only if that succeeds. */
 		failed_tries = MAX_FAILED_TRIES - 1;
+		ret = fail_pause();
+	}
+unlock:
+	lock_map_release(&pause_map);
+	up(&pause_sem);
+
+	return ret;
+}
+
+/*
+ * Try once, if that is allowed now and nobody else has pause_sem, and do not sleep.
+ *
+ * The first try that fails counts, so that the next waits longer, and interrupts each CPU by
+ * itself. Further ones do not: those who sleep between their tries have MAX_FAILED_TRIES, and
+ * who asks again and again without sleeping here must not use them up. But when the tries are
+ * used up already, this one is the one in HOLD_OFF_NS.
+ *
+ * Return: 0 if there was a pause, or -EBUSY.
+ */
+static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
+{
+	int ret = -EBUSY;
+
+	if (should_fail_pause() || ktime_get_ns() < READ_ONCE(fail_until_ns))
+		return -EBUSY;
+	if (down_trylock(&pause_sem))
+		return -EBUSY;
+	lock_map_acquire_try(&pause_map);
+
+	if (ktime_get_ns() < next_try_ns)
+		goto unlock;
+
+	if (try_pause(fn, arg, more, stats)) {
+		failed_tries = 0;
+		ret = 0;
+	} else if (failed_tries < MAX_FAILED_TRIES - 1) {
+		failed_tries = max(failed_tries, 1U);
+		put_off_next_try();
+	} else {
 		ret = fail_pause();
 	}
 unlock:
@@ -529,19 +574,26 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	return ret ? -EBUSY : 0;
 }
 
-static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, bool may_stop)
+/* May stop_machine() stand in for a pause, and may the caller sleep? */
+#define MAY_STOP	BIT(0)
+#define MAY_SLEEP	BIT(1)
+
+static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsigned int flags)
 {
 	bool more = true;
 	int ret = 0;
 
-	might_sleep();
+	if (flags & MAY_SLEEP)
+		might_sleep();
 	lockdep_assert_irqs_enabled();
 
 	if (!arch_timer_get_rate())
 		return -EOPNOTSUPP;
 
 	while (more && !ret)
-		ret = pause_once(fn, arg, &more, stats, may_stop);
+		ret = flags & MAY_SLEEP ?
+		      pause_once(fn, arg, &more, stats, flags & MAY_STOP) :
+		      try_now(fn, arg, &more, stats);
 	if (ret)
 		atomic_long_inc(&pauses_failed);
 
@@ -569,7 +621,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, bool
  */
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
-	return run(fn, arg, stats, true);
+	return run(fn, arg, stats, MAY_SLEEP | MAY_STOP);
 }
 
 /**
@@ -588,7 +640,28 @@ int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
  */
 int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
-	return run(fn, arg, stats, false);
+	return run(fn, arg, stats, MAY_SLEEP);
+}
+
+/**
+ * cpu_pause_try_unmapped() - cpu_pause_run_unmapped() without sleeping, in one try
+ * @fn: as of cpu_pause_run_unmapped()
+ * @arg: as of cpu_pause_run()
+ * @stats: as of cpu_pause_run()
+ *
+ * For who holds locks that others wait for, and can do without the pause. While a CPU comes or
+ * goes, or another initiator waits for its pause, this fails at once; and if one try has failed,
+ * for the next few milliseconds. To be tried again later, with the locks released in between.
+ *
+ * Context: process context, interrupts enabled. Does not sleep, but waits for other CPUs with
+ *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is
+ *	    free; otherwise as cpu_pause_run().
+ * Return: 0 when @fn has returned false; -EBUSY if there can be no pause now;
+ *	   -EOPNOTSUPP if there is no counter to go by.
+ */
+int cpu_pause_try_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
+{
+	return run(fn, arg, stats, 0);
 }
 
 /**

@@ -435,6 +435,61 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
 }
 
+/* Who holds locks gets an answer at once, and takes nothing from those who cannot do without. */
+static void a_try_does_not_sleep(struct kunit *test)
+{
+	static struct deafness deafness;
+	struct cpu_pause_stats stats = { }, other = { };
+	struct watch watch = { };
+	unsigned int tries;
+	int ret;
+
+	/* After a success no tries are counted as failed. */
+	KUNIT_ASSERT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
+	watch.calls = 0;
+	for (tries = 0; tries < 100; tries++) {
+		preempt_disable();
+		ret = cpu_pause_try_unmapped(watch_others, &watch, &stats);
+		preempt_enable();
+		if (!ret)
+			break;
+		msleep(50);
+	}
+	KUNIT_EXPECT_EQ(test, ret, 0);
+	KUNIT_EXPECT_EQ(test, watch.calls, 1);
+	KUNIT_EXPECT_EQ(test, stats.pauses, 1ULL);
+	KUNIT_EXPECT_LE(test, stats.given_up, (u64)tries);
+
+	if (num_online_cpus() == 1)
+		return;
+
+	deafness = (struct deafness){ .ms = 5000 };
+	KUNIT_ASSERT_EQ(test, kunit_add_action(test, stop_being_deaf, &deafness), 0);
+	migrate_disable();
+	KUNIT_EXPECT_EQ(test, make_another_deaf(&deafness), 0);
+	while (!READ_ONCE(deafness.began))
+		cpu_relax();
+
+	/* One try, and none for a moment after it. */
+	stats = (struct cpu_pause_stats){ };
+	KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
+	KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
+	KUNIT_EXPECT_LE(test, stats.given_up, 1ULL);
+	for (tries = 0; tries < 8 && stats.given_up < 8 && stats.total_ns < NSEC_PER_SEC; tries++) {
+		msleep(20);
+		KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
+	}
+	KUNIT_EXPECT_GE(test, stats.given_up, 1ULL);
+	KUNIT_EXPECT_EQ(test, watch.calls, 1);
+
+	/* More tries than one are left for who sleeps between them. */
+	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &other), -EBUSY);
+	KUNIT_EXPECT_GT(test, other.given_up, 1ULL);
+	stop_being_deaf(&deafness);
+	migrate_enable();
+	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
+}
+
 /* For tests of those that ask for pauses. */
 static int deaf_set(void *data, u64 value)
 {
@@ -465,6 +520,7 @@ static struct kunit_case cpu_pause_cases[] = {
 	KUNIT_CASE_SLOW(pauses_and_cpu_hotplug_get_along),
 #endif
 	KUNIT_CASE_SLOW(a_pause_fails_if_a_cpu_does_not_stop),
+	KUNIT_CASE_SLOW(a_try_does_not_sleep),
 	{}
 };
 

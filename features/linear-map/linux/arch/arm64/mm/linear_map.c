@@ -7,11 +7,13 @@
  * the linear map. A block cannot be split while it is in use, unless break-before-make
  * is not needed for that; so arm64 maps everything with pages. Here the linear map is
  * painted with large leaves, as with rodata=on, and is split when, and only where, a
- * permission changes. There are two ways:
+ * permission changes. There are three ways:
  *
  *  - live, where all CPUs have BBM level 2 without TLB conflict aborts (see
  *    arch/arm64/kernel/bbml2.c);
- *  - in a pause of all other CPUs, elsewhere; then there are no contiguous ranges.
+ *  - in a pause of all other CPUs, elsewhere; then there are no contiguous ranges;
+ *  - by their access flag, if that is asked for, those blocks that nobody uses for a moment,
+ *    and the others in a pause.
  *
  * This file decides what the map is painted with, and says what it consists of. The other
  * parts:

@@ -6,6 +6,7 @@
 #define __ARM64_MM_LINEAR_MAP_H
 
 #include <linux/kasan.h>
+#include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
 #include <linux/rwsem.h>
@@ -109,8 +110,13 @@ next_range_fn linear_map_next_run;
 /* linear_map_split.c */
 struct ptdesc *alloc_split_table(gfp_t gfp);
 int split_kernel_leaf(unsigned long addr);
-int split_crossing_leaf(unsigned long addr, unsigned long boundary,
+int alloc_split_tables(struct list_head *tables, unsigned int nr, gfp_t gfp);
+void free_split_tables(struct list_head *tables);
+void flush_splits(void);
+int split_all_ends_live(next_range_fn *next, const void *what,
 			const struct desc_change *change, gfp_t gfp);
+bool linear_map_next_only(const void *what, unsigned int *position,
+			  struct address_range *range);
 void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, void *table);
 void fill_split_table(const struct kernel_leaf *leaf, enum leaf_size size, void *table);
 u64 split_table_desc(const struct kernel_leaf *leaf, const void *table);
@@ -178,7 +184,7 @@ void forget_planned_folds(void);
 bool linear_map_pauses_are_frequent(void);
 unsigned long linear_map_pauses(void);
 unsigned long linear_map_access_flag_splits(void);
-int linear_map_run_paused(void);
+int linear_map_run_paused(bool may_sleep);
 #else
 static inline const char *why_linear_map_cannot_pause(void)
 {

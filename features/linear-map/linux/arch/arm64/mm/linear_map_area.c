@@ -104,7 +104,12 @@ static void change_not_default(const struct address_range *run, const struct des
 		if (WARN_ON_ONCE(!find_kernel_leaf(addr, &leaf)))
 			return;
 		next = min(leaf_end(&leaf), run->end);
-		if (leaf.desc != linear_map_default_desc(leaf.start, leaf.size))
+		/*
+		 * A block without the access flag is being split by somebody else, who has
+		 * cleared it for a moment (linear_map_access_flag.c): it is not protected. The
+		 * lock that would tell them apart may be held for as long as a pause takes.
+		 */
+		if ((leaf.desc | PTE_AF) != linear_map_default_desc(leaf.start, leaf.size))
 			change_kernel_range(max(addr, leaf.start), next, change);
 	}
 }
@@ -136,7 +141,8 @@ static void change_area_not_default(const struct vm_struct *area,
  * should be, and much memory that is freed like this, data of modules for instance, was
  * never protected. As only leaves with the default are folded, one with another
  * permission maps nothing but memory of the area. So it is changed as a whole: nothing is
- * split, and this cannot fail.
+ * split, and this cannot fail. The access flag, which a block may lack while it is split for
+ * somebody else, is no permission.
  *
  * Context: process context, may sleep. The caller does the TLB maintenance, and then
  *	    calls set_area_direct_map_default().

@@ -44,6 +44,7 @@
  *  - lockless walkers have interrupts or preemption off, and the table is freed only
  *    after an RCU grace period.
  */
+#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/kasan.h>
 #include <linux/kfence.h>
@@ -87,8 +88,9 @@ MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded 
 #define WORTH_A_PAUSE	8
 #define PATIENCE	10
 
-/* When folding had a pause last. */
+/* When folding had a pause last, and how often in a row it could have none since. */
 static unsigned long last_fold = INITIAL_JIFFIES;
+static unsigned int failed_rounds;
 
 /* Tests do not wait until it is worth it. */
 static bool fold_at_once;
@@ -441,7 +443,7 @@ static unsigned long fold_round_live(void)
  *
  * A pause stops everybody. It is worth it if it frees some tables, and sometimes if it frees
  * any: a table less is 4 KiB, but it is also one TLB entry for what took 512.
- * What is not folded goes back to the window.
+ * What is not folded goes back to the window, also if there can be no pause now.
  *
  * Return: after how many jiffies to go on.
  */
@@ -466,11 +468,17 @@ static unsigned long fold_round_paused(void)
 		if (nr_planned_folds())
 			extend_window(start, todo_start);
 	} else if (fold_planned(folded)) {
+		/*
+		 * The sleep between tries, twice as long each time, is here, where it can be
+		 * without the locks that the caller holds.
+		 */
 		extend_window(start, todo_start);
-		wait = HZ;
+		wait = min(FOLD_PAUSE << failed_rounds, (unsigned long)HZ);
+		failed_rounds = min(failed_rounds + 1, 10U);
 	} else {
 		free_folded_tables();
 		last_fold = jiffies;
+		failed_rounds = 0;
 	}
 	forget_planned_folds();
 unlock:
@@ -479,10 +487,36 @@ unlock:
 	return wait;
 }
 
+/*
+ * Everything of the linear map waits for who holds these locks, and who waits for one of them
+ * does so with the others held. So nothing in here sleeps for long, nor waits for who might:
+ * memory goes offline for as long as it takes to move what is in it, and a permission change
+ * may wait for memory, or for a pause.
+ *
+ * Return: after how many jiffies to go on.
+ */
+static unsigned long fold_round(void)
+{
+	unsigned long wait = HZ;
+
+	if (!try_get_online_mems())
+		return wait;
+	mmap_write_lock(&init_mm);
+	if (down_write_trylock(&linear_map_fold_sem)) {
+		wait = linear_map_is_paused() ? fold_round_paused() : fold_round_live();
+		up_write(&linear_map_fold_sem);
+	} else if (!linear_map_is_paused()) {
+		wait = FOLD_PAUSE;
+	}
+	mmap_write_unlock(&init_mm);
+	put_online_mems();
+
+	return wait;
+}
+
 static void fold_work_fn(struct work_struct *work)
 {
-	/* A permission change that tries to have a pause may hold linear_map_fold_sem for long. */
-	unsigned long wait = linear_map_is_paused() ? HZ : FOLD_PAUSE;
+	unsigned long wait;
 
 	if (!READ_ONCE(fold) || !linear_map_is_split())
 		return;
@@ -491,16 +525,7 @@ static void fold_work_fn(struct work_struct *work)
 	if (todo_start >= todo_end && !take_window())
 		return;
 
-	get_online_mems();
-	mmap_write_lock(&init_mm);
-	/* A permission change may wait for memory: do not keep others waiting with it. */
-	if (down_write_trylock(&linear_map_fold_sem)) {
-		wait = linear_map_is_paused() ? fold_round_paused() : fold_round_live();
-		up_write(&linear_map_fold_sem);
-	}
-	mmap_write_unlock(&init_mm);
-	put_online_mems();
-
+	wait = fold_round();
 	if (todo_start < todo_end)
 		queue_delayed_work(system_freezable_wq, &fold_work, wait);
 	else if (!window_is_empty())
@@ -508,6 +533,18 @@ static void fold_work_fn(struct work_struct *work)
 				   max(wait, msecs_to_jiffies(fold_delay_ms)));
 }
 
+/* Allow or forbid folding. A round that is going on comes to its end. */
+static void enable_fold(bool enable)
+{
+	WRITE_ONCE(fold, enable);
+	if (!enable)
+		cancel_delayed_work(&fold_work);
+	else
+		queue_delayed_work(system_freezable_wq, &fold_work,
+				   msecs_to_jiffies(fold_delay_ms));
+}
+
+#ifdef CONFIG_ARM64_LINEAR_MAP_KUNIT_TEST
 /**
  * linear_map_fold_enable() - allow or forbid folding
  * @enable: which
@@ -521,17 +558,13 @@ bool linear_map_fold_enable(bool enable)
 {
 	bool before = READ_ONCE(fold);
 
-	WRITE_ONCE(fold, enable);
+	enable_fold(enable);
 	if (!enable)
 		cancel_delayed_work_sync(&fold_work);
-	else
-		queue_delayed_work(system_freezable_wq, &fold_work,
-				   msecs_to_jiffies(fold_delay_ms));
 
 	return before;
 }
 
-#ifdef CONFIG_ARM64_LINEAR_MAP_KUNIT_TEST
 /**
  * linear_map_fold_now() - fold all that can be folded
  *
@@ -539,14 +572,18 @@ bool linear_map_fold_enable(bool enable)
  */
 void linear_map_fold_now(void)
 {
-	/* Pauses may fail, but not for ever. */
+	/* Pauses may fail, but not for ever; each round has one try, and the next needs a sleep. */
 	unsigned int tries = 100;
 
 	WRITE_ONCE(fold_at_once, true);
-	do {
+	for (;;) {
 		mod_delayed_work(system_freezable_wq, &fold_work, 0);
 		flush_delayed_work(&fold_work);
-	} while (READ_ONCE(fold) && (todo_start < todo_end || !window_is_empty()) && tries--);
+		if (!READ_ONCE(fold) || (todo_start >= todo_end && window_is_empty()) || !tries--)
+			break;
+		if (linear_map_is_paused())
+			msleep(20);
+	}
 	WRITE_ONCE(fold_at_once, false);
 }
 #endif
@@ -582,11 +619,14 @@ static int set_fold(const char *val, const struct kernel_param *kp)
 	if (ret)
 		return ret;
 
-	/* On the command line: there is nothing to stop or to start yet. */
+	/*
+	 * On the command line there is nothing to stop or to start yet. Later nothing is waited
+	 * for: the caller holds the one lock of all parameters that are built in.
+	 */
 	if (system_state < SYSTEM_SCHEDULING)
 		fold = enable;
 	else
-		linear_map_fold_enable(enable);
+		enable_fold(enable);
 
 	return 0;
 }

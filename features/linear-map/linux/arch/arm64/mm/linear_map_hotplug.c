@@ -87,10 +87,10 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
 
 	/* It is too late to fail. What takes a pause was done before: see below. */
 	if (linear_map_mode == LINEAR_MAP_LIVE) {
-		gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_NOFAIL;
+		const struct address_range range = { .start = start, .end = end };
 
-		WARN_ON_ONCE(split_crossing_leaf(start, start, NULL, gfp));
-		WARN_ON_ONCE(split_crossing_leaf(end - 1, end, NULL, gfp));
+		WARN_ON_ONCE(split_all_ends_live(linear_map_next_only, &range, NULL,
+						 GFP_PGTABLE_KERNEL | __GFP_NOFAIL));
 	}
 
 	linear_map_count_memory(start, size, -1);

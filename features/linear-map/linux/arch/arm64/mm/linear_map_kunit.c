@@ -13,6 +13,7 @@
 #include <linux/gfp.h>
 #include <linux/kfence.h>
 #include <linux/kthread.h>
+#include <linux/log2.h>
 #include <linux/memblock.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
@@ -30,6 +31,7 @@
 #include <asm/mmu_context.h>
 #include <asm/sections.h>
 #include <asm/tlbflush.h>
+#include <asm/trans_pgd.h>
 
 #include "linear_map.h"
 
@@ -379,15 +381,13 @@ static void blocks_split_straight_to_pages(struct kunit *test)
 	}
 }
 
+#ifdef CONFIG_MEMORY_HOTPLUG
 /* Memory that is part of a leaf may be removed where that leaf can be split. */
 static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
 {
 	bool can_split = linear_map_is_split();
 	phys_addr_t pa = PFN_PHYS(max_pfn) - 1, half;
 	struct kernel_leaf leaf;
-
-	if (!IS_ENABLED(CONFIG_MEMORY_HOTPLUG))
-		kunit_skip(test, "nothing is removed");
 
 	/* From the end of memory, where least of it is in smaller leaves. */
 	while (!find_kernel_leaf(__phys_to_virt(pa), &leaf) || leaf.size < LEAF_PMD) {
@@ -411,6 +411,7 @@ static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
 		linear_map_fold_later(leaf.start, leaf.start + PAGE_SIZE);
 	}
 }
+#endif
 
 static void blocks_change_as_blocks(struct kunit *test)
 {
@@ -627,8 +628,158 @@ static void failed_allocation_changes_nothing(struct kunit *test)
 	kunit_deactivate_static_stub(test, alloc_split_table);
 }
 
+/* How often the TLBs were rid of what was split. */
+static unsigned int flushes;
+
+static void count_flushes(void)
+{
+	flushes++;
+	flush_tlb_all();
+}
+
+/*
+ * Pages of many blocks: all of them are split with few invalidations, each of which is for as
+ * many tables as all before it.
+ */
+static void many_ends_take_few_invalidations(struct kunit *test)
+{
+	const unsigned int blocks = 16;
+	struct region *region;
+	struct vm_struct area = { .nr_pages = blocks };
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	struct kernel_leaf leaf;
+	unsigned int i;
+
+	if (linear_map_is_paused())
+		kunit_skip(test, "nothing is split live on this system");
+	if (PAGE_SIZE != SZ_4K)
+		kunit_skip(test, "blocks are too large to have many");
+	region = take_region(test, blocks * PMD_SIZE, LEAF_PMD);
+
+	area.pages = kunit_kcalloc(test, blocks, sizeof(*area.pages), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, area.pages);
+	for (i = 0; i < blocks; i++)
+		area.pages[i] = virt_to_page((void *)(region->start + i * PMD_SIZE +
+						      5 * PAGE_SIZE));
+
+	histogram(test, region, before);
+	KUNIT_ASSERT_EQ(test, before[LEAF_PMD], blocks);
+	flushes = 0;
+	kunit_activate_static_stub(test, flush_splits, count_flushes);
+	KUNIT_EXPECT_EQ(test, linear_map_change_area(&area, 0, blocks * PAGE_SIZE, PTE_RDONLY,
+						     PTE_WRITE), 0);
+	kunit_deactivate_static_stub(test, flush_splits);
+	/* 1, 1, 2, 4, 8 tables, and so on. */
+	KUNIT_EXPECT_LE(test, flushes, ilog2(blocks) + 1);
+	KUNIT_EXPECT_GE(test, flushes, 1);
+
+	histogram(test, region, after);
+	KUNIT_EXPECT_EQ(test, after[LEAF_PMD], 0);
+	KUNIT_EXPECT_EQ(test, after[LEAF_PTE], blocks * CONT_PTES);
+	for (i = 0; i < blocks; i++) {
+		unsigned long addr = (unsigned long)page_address(area.pages[i]);
+
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_ASSERT_EQ(test, leaf.size, LEAF_PTE);
+		KUNIT_ASSERT_FALSE(test, leaf.desc & PTE_WRITE);
+		KUNIT_ASSERT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr + PAGE_SIZE, &leaf));
+		KUNIT_ASSERT_TRUE(test, leaf.desc & PTE_WRITE);
+	}
+}
+
+#ifdef CONFIG_TRANS_TABLE
+/* The pages of a copy of the tables. */
+struct copy {
+	struct page *pages[16];
+	unsigned int nr;
+};
+
+static void *take_copy_page(void *data)
+{
+	struct copy *copy = data;
+	struct page *page;
+
+	if (copy->nr == ARRAY_SIZE(copy->pages))
+		return NULL;
+	page = alloc_page(GFP_KERNEL | __GFP_ZERO);
+	if (page)
+		copy->pages[copy->nr++] = page;
+
+	return page ? page_address(page) : NULL;
+}
+
+static void free_copy(void *data)
+{
+	struct copy *copy = data;
+
+	while (copy->nr)
+		__free_page(copy->pages[--copy->nr]);
+}
+
+/*
+ * kexec and resume write through a copy of the linear map: blocks that are read-only, or
+ * invalid for a time, have to be writable there, whatever it is that says so.
+ */
+static void a_copy_can_be_written(struct kunit *test)
+{
+	struct region *region = take_region(test, 2 * PMD_SIZE, LEAF_PMD);
+	struct copy *copy = kunit_kzalloc(test, sizeof(*copy), GFP_KERNEL);
+	struct trans_pgd_info info = {
+		.trans_alloc_page = take_copy_page,
+		.trans_alloc_arg = copy,
+	};
+	unsigned long addr;
+	pgd_t *pgdp;
+
+	KUNIT_ASSERT_NOT_NULL(test, copy);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, free_copy, copy), 0);
+	KUNIT_ASSERT_EQ(test, linear_map_change(region->start, region->size, PTE_RDONLY,
+						PTE_WRITE), 0);
+	KUNIT_ASSERT_EQ(test, linear_map_change(region->start, PMD_SIZE, 0, PTE_VALID), 0);
+	flush_tlb_kernel_range(region->start, region->start + region->size);
+
+	KUNIT_ASSERT_EQ(test, trans_pgd_create_copy(&info, &pgdp, region->start,
+						    region->start + region->size), 0);
+	for (addr = region->start; addr < region->start + region->size; addr += PMD_SIZE) {
+		p4d_t *p4dp = p4d_offset(pgd_offset_pgd(pgdp, addr), addr);
+		pmd_t *pmdp = pmd_offset(pud_offset(p4dp, addr), addr);
+		u64 desc = pmd_val(READ_ONCE(*pmdp));
+
+		KUNIT_EXPECT_TRUE(test, pmd_leaf(__pmd(desc)));
+		KUNIT_EXPECT_TRUE(test, desc & PTE_VALID);
+		KUNIT_EXPECT_TRUE(test, desc & PTE_WRITE);
+		KUNIT_EXPECT_FALSE(test, desc & PTE_RDONLY);
+		KUNIT_EXPECT_EQ(test, __pmd_to_phys(__pmd(desc)), __virt_to_phys(addr));
+	}
+}
+#endif
+
+#ifdef CONFIG_MEMORY_HOTPLUG
+/* While memory comes or goes nothing is folded, and nobody waits for it with locks held. */
+static void folding_waits_for_no_hotplug(struct kunit *test)
+{
+	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+
+	histogram(test, region, before);
+	KUNIT_ASSERT_EQ(test, split_kernel_leaf(region->start + PAGE_SIZE), 0);
+
+	mem_hotplug_begin();
+	/* It would wait for ever if the worker did. */
+	fold_all(region);
+	mem_hotplug_done();
+	histogram(test, region, after);
+	KUNIT_EXPECT_EQ(test, after[LEAF_PMD], 0);
+
+	fold_all(region);
+	histogram(test, region, after);
+	KUNIT_EXPECT_EQ(test, after[LEAF_PTE], 0);
+}
+#endif
+
 #if LINEAR_MAP_CAN_PAUSE
-static int no_pause(void)
+static int no_pause(bool may_sleep)
 {
 	return -EBUSY;
 }
@@ -931,6 +1082,43 @@ static void vfree_gives_back_what_was_protected(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, can_write((void *)page));
 }
 
+#ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
+/*
+ * A block lacks its flag for a moment while somebody else splits it. That is no protection which
+ * vfree() would have to undo: it would split the block then, which can fail.
+ */
+static void vfree_knows_a_block_without_access_flag(struct kunit *test)
+{
+	unsigned long *events, split;
+	struct kernel_leaf leaf;
+	struct region *region;
+	void *area;
+
+	if (!linear_map_can_use_access_flag())
+		kunit_skip(test, "blocks are not split by their access flag on this system");
+	region = take_region(test, PMD_SIZE, LEAF_PMD);
+	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, events);
+	area = map_area(test, region->pages + 1, CONT_PTES);
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_ASSERT_EQ(test, leaf.size, LEAF_PMD);
+
+	/* As exchange_once() does; hardware sets it again when the block is used. */
+	WRITE_ONCE(*(u64 *)leaf.entry, leaf.desc & ~PTE_AF);
+	dsb(ishst);
+	flush_tlb_all();
+	split = splits(events);
+	vfree(area);
+	KUNIT_EXPECT_EQ(test, splits(events), split);
+	KUNIT_EXPECT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_EXPECT_EQ(test, leaf.desc | PTE_AF,
+			linear_map_default_desc(leaf.start, LEAF_PMD));
+	/* Sets it. */
+	KUNIT_EXPECT_TRUE(test, can_write((void *)region->start));
+}
+
+#endif
+
 static void secret_page_is_gone(struct kunit *test)
 {
 	struct page *pages, *page;
@@ -1034,18 +1222,28 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(leaves_are_aligned_in_both_addresses),
 	KUNIT_CASE(painted_leaves_are_aligned),
 	KUNIT_CASE(blocks_split_straight_to_pages),
+#ifdef CONFIG_MEMORY_HOTPLUG
 	KUNIT_CASE(part_of_a_leaf_is_removed_if_it_can_be_split),
+#endif
 	KUNIT_CASE(blocks_change_as_blocks),
 	KUNIT_CASE(invalid_blocks_stay_leaves),
 	KUNIT_CASE(default_is_folded_back),
 	KUNIT_CASE(one_page_takes_few_tables),
 	KUNIT_CASE(neighbours_change_at_a_time),
 	KUNIT_CASE(failed_allocation_changes_nothing),
+	KUNIT_CASE(many_ends_take_few_invalidations),
+#ifdef CONFIG_TRANS_TABLE
+	KUNIT_CASE(a_copy_can_be_written),
+#endif
+#ifdef CONFIG_MEMORY_HOTPLUG
+	KUNIT_CASE_SLOW(folding_waits_for_no_hotplug),
+#endif
 #if LINEAR_MAP_CAN_PAUSE
 	KUNIT_CASE(a_change_has_one_pause_or_none),
 #endif
 #ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
 	KUNIT_CASE(idle_blocks_are_split_by_their_access_flag),
+	KUNIT_CASE(vfree_knows_a_block_without_access_flag),
 #endif
 	KUNIT_CASE(splits_only_at_the_ends),
 	KUNIT_CASE(leaf_start_needs_no_split),

@@ -109,7 +109,10 @@ static pte_t *alias_ptes[MAX_ENTRIES];
 static struct cpu_pause_stats pause_stats;
 static unsigned long pauses_failed;
 
-/* How many blocks were split by their access flag, and how many were in use each time. */
+/*
+ * How many blocks were split by their access flag, and how many were to be and were not: nearly
+ * all because they were in use, some because a CPU was coming or going and nothing was tried.
+ */
 static unsigned long access_flag_splits;
 static unsigned long access_flag_failures;
 
@@ -133,7 +136,9 @@ static unsigned long last_turn = INITIAL_JIFFIES;
 
 /*
  * A caller cannot do without its split, and the CPUs of a virtual machine may not be running
- * for longer than a pause waits. So a pause that fails is tried again, a second in all.
+ * for longer than a pause waits. So a pause that fails is tried again: for about a second in
+ * all if a CPU does not take the interrupt, as only the first try waits for that. If a CPU is
+ * half way on or off line each try waits for 2 s, and all of them take almost 9 s.
  */
 unsigned int linear_map_pause_tries = 4;
 #define RETRY_MS	250
@@ -276,18 +281,19 @@ static void forget_exchanges(void)
 
 /**
  * linear_map_run_paused() - exchange all entries in one pause; tests make it fail
+ * @may_sleep: may it sleep until there can be a pause?
  *
  * Until there are other CPUs no pause is needed. While they start at boot, nobody splits.
  *
  * Context: as split_kernel_leaf(), with linear_map_split_lock held.
  * Return: 0; -EBUSY if other CPUs cannot be paused; another error if there can be no pauses.
  */
-int linear_map_run_paused(void)
+int linear_map_run_paused(bool may_sleep)
 {
 	unsigned long flags;
 	int ret;
 
-	KUNIT_STATIC_STUB_REDIRECT(linear_map_run_paused);
+	KUNIT_STATIC_STUB_REDIRECT(linear_map_run_paused, may_sleep);
 
 	if (system_state < SYSTEM_SCHEDULING) {
 		flags = local_daif_save();
@@ -298,7 +304,8 @@ int linear_map_run_paused(void)
 	if (!system_capabilities_finalized())
 		return -EINVAL;
 
-	ret = cpu_pause_run_unmapped(change_entries, NULL, &pause_stats);
+	ret = may_sleep ? cpu_pause_run_unmapped(change_entries, NULL, &pause_stats) :
+			  cpu_pause_try_unmapped(change_entries, NULL, &pause_stats);
 	if (ret) {
 		pauses_failed++;
 		return ret;
@@ -424,7 +431,7 @@ static void find_in_table(struct planned *planned, unsigned long addr, struct ke
 	leaf->desc = piece_desc(planned->leaf.desc, size, i);
 }
 
-/* Plan what split_crossing_leaf() does live. */
+/* Plan what split_boundary() does live. */
 static int plan_boundary(unsigned long addr, unsigned long boundary,
 			 const struct desc_change *change, struct list_head *tables)
 {
@@ -508,7 +515,7 @@ static int install_splits(void)
 	if (linear_map_can_use_access_flag())
 		access_flag_failures += nr_exchanges - done;
 	if (done < nr_exchanges)
-		ret = linear_map_run_paused();
+		ret = linear_map_run_paused(true);
 
 	for (i = 0; i < nr_exchanges; i++)
 		exchanged[i]->done = !ret || exchanges[i].done;
@@ -546,22 +553,6 @@ static int split_ranges(next_range_fn *next, const void *what, const struct desc
 	return install_splits();
 }
 
-/* How many tables a plan took until there were no more: have as many again. */
-static int allocate_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
-{
-	struct ptdesc *table;
-	unsigned int i;
-
-	for (i = 0; i < nr; i++) {
-		table = alloc_split_table(gfp);
-		if (!table)
-			return i ? 0 : -ENOMEM;
-		list_add(&table->pt_list, tables);
-	}
-
-	return 0;
-}
-
 /**
  * split_all_ends_paused() - split at both ends of ranges, in one pause
  * @next: tells the ranges; one that ends where it starts is split there
@@ -582,7 +573,6 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	unsigned int tries = 1, taken;
 	unsigned long pauses, turn;
 	bool must_wait = false;
-	struct ptdesc *table, *other;
 	LIST_HEAD(tables);
 	int ret;
 
@@ -598,8 +588,11 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 		mutex_unlock(&linear_map_split_lock);
 
 		if (ret == -EAGAIN) {
-			/* Reclaim must not find the lock taken; so plan anew after it. */
-			ret = allocate_tables(&tables, max(taken, 1U), gfp);
+			/*
+			 * Reclaim must not find the lock taken; so plan anew after it, with
+			 * as many tables again as that plan took.
+			 */
+			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
 		} else if (ret == -EBUSY && tries++ < linear_map_pause_tries) {
 			msleep(RETRY_MS);
 			ret = 0;
@@ -608,8 +601,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 		}
 	}
 
-	list_for_each_entry_safe(table, other, &tables, pt_list)
-		pagetable_free(table);
+	free_split_tables(&tables);
 
 	if (must_wait)
 		wait_later(turn);
@@ -767,9 +759,13 @@ bool fold_plan_is_full(void)
  * @done: told of each that was, in the order in which they were planned; the table may be
  *	  freed then, after an RCU grace period
  *
- * Context: process context, may sleep; linear_map_fold_sem is held for writing, and
+ * The caller keeps out everybody who changes permissions or adds memory, and can fold later
+ * just as well. So there is one try and no sleep: to wait for a CPU that is half way on or off
+ * line would take seconds.
+ *
+ * Context: process context; linear_map_fold_sem is held for writing, and
  *	    linear_map_split_lock.
- * Return: 0; -EBUSY if other CPUs cannot be paused, -ENOMEM if there is no memory.
+ * Return: 0; -EBUSY if other CPUs cannot be paused now, -ENOMEM if there is no memory.
  */
 int fold_planned(void (*done)(enum leaf_size size, void *table, unsigned long start))
 {
@@ -785,7 +781,7 @@ int fold_planned(void (*done)(enum leaf_size size, void *table, unsigned long st
 	for (i = 0; i < nr_planned; i++)
 		if (plan[i].in_use)
 			add_exchange(&plan[i], plan[i].leaf.desc);
-	ret = linear_map_run_paused();
+	ret = linear_map_run_paused(false);
 	forget_exchanges();
 	if (ret)
 		return ret;

@@ -8,6 +8,13 @@
  * change: without contiguous ranges, if sizes can be changed in pauses from now on, or else
  * everything mapped with pages.
  *
+ * One that has not started (maxcpus=) may turn out so later. It would be refused, but not before
+ * it has run for a while on the kernel's tables, where its stack and the data of its CPU are:
+ * until it is judged nobody may change a size, nor the permission of a contiguous range entry
+ * by entry. To wait for that would have everybody who changes permissions wait for CPU hotplug,
+ * vfree() included, which cannot fail. During a pause no CPU comes, whatever it is like. So if
+ * not all have started, sizes are changed in pauses from now on, too.
+ *
  * It is the boot CPU that splits, live, for it can. The others must not notice. To stop
  * them is not enough: a CPU also translates what it speculates on, and where its stack
  * is. So they wait in the ID map, with the empty table in TTBR1 (linear_map_park.S), and
@@ -18,6 +25,7 @@
  */
 #define pr_fmt(fmt) "linear map: " fmt
 
+#include <linux/cpumask.h>
 #include <linux/init.h>
 #include <linux/memblock.h>
 #include <linux/mm.h>
@@ -175,18 +183,38 @@ static int __init __nocfi repaint_cpu(void *unused)
 	return 0;
 }
 
+/*
+ * Why can sizes not be changed live from now on? NULL if they can. Where there are no pauses,
+ * or arm64.linear_map=live asks for it, CPUs that have not started are taken to be like the
+ * others.
+ */
+static const char *__init why_not_live(void)
+{
+	if (!system_supports_bbml2_noabort())
+		return "a secondary CPU is not known to have BBM level 2 without aborts";
+	if (linear_map_may_pause && !cpumask_subset(cpu_present_mask, cpu_online_mask))
+		return "not all CPUs have started";
+
+	return NULL;
+}
+
 /**
  * linear_map_finalise() - all CPUs that start at boot are judged: repaint if one lacks
- *			   what the linear map is painted for
+ *			   what the linear map is painted for, or may come to lack it
  *
  * Context: the boot CPU, process context; system capabilities are final, there is no
  *	    user space.
  */
 void __init linear_map_finalise(void)
 {
+	const char *reason;
+
 	if (linear_map_is_paused())
 		linear_map_prepare_pauses();
-	if (linear_map_mode != LINEAR_MAP_LIVE || system_supports_bbml2_noabort())
+	if (linear_map_mode != LINEAR_MAP_LIVE)
+		return;
+	reason = why_not_live();
+	if (!reason)
 		return;
 
 	to_pages = !linear_map_may_pause;
@@ -200,7 +228,6 @@ void __init linear_map_finalise(void)
 	/* The blocks of the image's alias were counted too. */
 	free_spare_tables();
 
-	pr_info("%s (%s: a secondary CPU is not known to have BBM level 2 without aborts)\n",
-		to_pages ? "pages" : "blocks",
-		to_pages ? "repainted" : "split and folded back in pauses");
+	pr_info("%s (%s: %s)\n", to_pages ? "pages" : "blocks",
+		to_pages ? "repainted" : "split and folded back in pauses", reason);
 }

@@ -270,86 +270,202 @@ struct ptdesc *alloc_split_table(gfp_t gfp)
 	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
 }
 
-/* Let others at the leaves; if some were split, no TLB may hold what they were before. */
-static void unlock_splits(bool *were_split)
+/**
+ * alloc_split_tables() - allocate tables for splits
+ * @tables: the list that they are added to
+ * @nr: how many are wanted
+ * @gfp: how to allocate them
+ *
+ * Context: process context; may sleep as far as @gfp allows. No lock of splits is held,
+ *	    because reclaim must not find it taken.
+ * Return: 0 if there is at least one, or -ENOMEM.
+ */
+int alloc_split_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
 {
-	if (*were_split)
-		flush_tlb_all();
-	*were_split = false;
-	mutex_unlock(&linear_map_split_lock);
+	struct ptdesc *table;
+	unsigned int i;
+
+	for (i = 0; i < nr; i++) {
+		table = alloc_split_table(gfp);
+		if (!table)
+			return i ? 0 : -ENOMEM;
+		list_add(&table->pt_list, tables);
+	}
+
+	return 0;
 }
 
 /**
- * split_crossing_leaf() - split the leaf that crosses a boundary
- * @addr: an address next to the boundary, whose leaf it is
- * @boundary: the address that no leaf shall cross, page-aligned
- * @change: what the leaf will be changed by; it is left as it is if that changes nothing.
- *	    May be NULL.
- * @gfp: how to allocate tables
+ * free_split_tables() - free the tables that no split took
+ * @tables: the list of them
+ *
+ * Context: process context.
+ */
+void free_split_tables(struct list_head *tables)
+{
+	struct ptdesc *table, *next;
+
+	list_for_each_entry_safe(table, next, tables, pt_list)
+		pagetable_free(table);
+	INIT_LIST_HEAD(tables);
+}
+
+/**
+ * flush_splits() - rid all TLBs of what was split; tests count it
+ *
+ * Context: process context; linear_map_split_lock is held since the first of the splits.
+ */
+void flush_splits(void)
+{
+	KUNIT_STATIC_STUB_REDIRECT(flush_splits);
+
+	flush_tlb_all();
+}
+
+/* What splits live have to do with: tables for them, and what they have done with them. */
+struct live_splits {
+	struct list_head tables;
+	unsigned int taken;
+	unsigned int needed;
+	bool unflushed;
+};
+
+/*
+ * Split the leaf of an address that crosses a boundary, until none does.
  *
  * Whether there is something to split is decided under the lock. Another task may be
  * splitting the same contiguous range, entry by entry: without the lock an entry at the
  * boundary may look like a page while the ones behind it still belong to the range.
- * The TLBs are rid of what was split under the lock, too: then whoever finds a leaf of its
- * size can change it and invalidate by address, as the users of set_memory_ro() and
- * set_direct_map_invalid_noflush() do.
+ *
+ * Return: 0; -EAGAIN if @splits->needed tables, or a few more, are needed to go on; -EINVAL as
+ *	   split_kernel_leaf().
+ */
+static int split_boundary(unsigned long addr, unsigned long boundary,
+			  const struct desc_change *change, struct live_splits *splits)
+{
+	struct kernel_leaf leaf;
+
+	for (;;) {
+		struct ptdesc *table = NULL;
+
+		if (!find_kernel_leaf(addr, &leaf))
+			return -EINVAL;
+		if (!leaf_crosses(&leaf, boundary))
+			return 0;
+		if (change && change_desc(leaf.desc, change) == leaf.desc)
+			return 0;
+		if (!may_split())
+			return -EINVAL;
+		if (split_needs_table(leaf.size)) {
+			table = list_first_entry_or_null(&splits->tables, struct ptdesc, pt_list);
+			if (!table) {
+				splits->needed = leaf.size == LEAF_PUD &&
+						 !IS_ALIGNED(boundary, PMD_SIZE) ? 2 : 1;
+				return -EAGAIN;
+			}
+			list_del(&table->pt_list);
+			splits->taken++;
+		}
+		__split_kernel_leaf(&leaf, leaf.size - 1, table ? ptdesc_address(table) : NULL);
+		splits->unflushed = true;
+	}
+}
+
+/**
+ * split_all_ends_live() - split at both ends of ranges, live
+ * @next: tells the ranges; one that ends where it starts is split there
+ * @what: handed to it
+ * @change: what their leaves will be changed by; a leaf that it does not change is left as
+ *	    it is. NULL to split all.
+ * @gfp: how to allocate tables
+ *
+ * The end of a range is looked at from inside, as what comes after it may be unmapped.
+ *
+ * All splits that there are tables for are made under one hold of the lock, and all TLBs are
+ * invalidated once, before it is released. That is soon enough. What a TLB holds of the old leaf
+ * translates as the new ones do, until somebody changes one of these; and whoever may do that
+ * has looked for it under the lock, and so after the invalidation:
+ *
+ *  - the owner of another part of the leaf, who finds it split and then changes what is his,
+ *    and invalidates by address, as the users of set_memory_ro() and
+ *    set_direct_map_invalid_noflush() do;
+ *  - this task, whose caller changes the leaves when this has returned;
+ *  - and the splits themselves: a piece is split further while a TLB may still hold the
+ *    leaf that it is a piece of, but that is one more size of the same translation.
+ *
+ * Folding is kept out by linear_map_fold_sem until the caller has changed what it wants to. So
+ * boundaries that are there stay, and when tables run out, which is when the lock is dropped,
+ * it goes on with the range that it was at. As many tables again as were used are allocated
+ * each time, so the invalidations are few, also for an area whose pages are all in different
+ * blocks, and no more than half of the tables are allocated in vain.
  *
  * Context: as split_kernel_leaf().
  * Return: as split_kernel_leaf().
  */
-int split_crossing_leaf(unsigned long addr, unsigned long boundary,
+int split_all_ends_live(next_range_fn *next, const void *what,
 			const struct desc_change *change, gfp_t gfp)
 {
-	struct kernel_leaf leaf;
-	struct ptdesc *spare = NULL;
-	bool was_split = false;
+	struct live_splits splits = { .tables = LIST_HEAD_INIT(splits.tables) };
+	struct address_range range;
+	unsigned int position = 0;
+	bool more = next(what, &position, &range);
 	int ret = 0;
 
-	mutex_lock(&linear_map_split_lock);
-	for (;;) {
-		if (!find_kernel_leaf(addr, &leaf)) {
-			ret = -EINVAL;
-			break;
+	while (more && !ret) {
+		mutex_lock(&linear_map_split_lock);
+		while (more && !ret) {
+			ret = split_boundary(range.start, range.start, change, &splits);
+			if (!ret && range.end > range.start)
+				ret = split_boundary(range.end - 1, range.end, change, &splits);
+			if (!ret)
+				more = next(what, &position, &range);
 		}
-		if (!leaf_crosses(&leaf, boundary))
-			break;
-		if (change && change_desc(leaf.desc, change) == leaf.desc)
-			break;
-		if (!may_split()) {
-			ret = -EINVAL;
-			break;
-		}
-		if (split_needs_table(leaf.size) && !spare) {
-			/* Reclaim must not find the lock taken; so look anew after it. */
-			unlock_splits(&was_split);
-			spare = alloc_split_table(gfp);
-			mutex_lock(&linear_map_split_lock);
-			if (!spare) {
-				ret = -ENOMEM;
-				break;
-			}
-			continue;
-		}
-		__split_kernel_leaf(&leaf, leaf.size - 1,
-				    split_needs_table(leaf.size) ? ptdesc_address(spare) : NULL);
-		was_split = true;
-		if (split_needs_table(leaf.size))
-			spare = NULL;
-	}
-	unlock_splits(&was_split);
+		if (splits.unflushed)
+			flush_splits();
+		splits.unflushed = false;
+		mutex_unlock(&linear_map_split_lock);
 
-	if (spare)
-		pagetable_free(spare);
+		if (ret == -EAGAIN)
+			ret = alloc_split_tables(&splits.tables, max(splits.taken, splits.needed),
+						 gfp);
+	}
+	free_split_tables(&splits.tables);
 
 	return ret;
 }
 
-/* The ranges of what is one range. */
-static bool one_range(const void *what, unsigned int *position, struct address_range *range)
+/**
+ * linear_map_next_only() - the ranges of what is one range
+ * @what: a struct address_range
+ * @position: 0 before it
+ * @range: where to put it
+ *
+ * Return: false after it.
+ */
+bool linear_map_next_only(const void *what, unsigned int *position, struct address_range *range)
 {
 	*range = *(const struct address_range *)what;
 
 	return !(*position)++;
+}
+
+/**
+ * split_all_ends() - split at both ends of several ranges that change together
+ * @next: tells the ranges
+ * @what: handed to it
+ * @change: what their leaves will be changed by
+ *
+ * If that takes a pause, it takes one for all of them.
+ *
+ * Context: as split_kernel_leaf().
+ * Return: as split_kernel_leaf(). After an error, what was split may be folded again.
+ */
+int split_all_ends(next_range_fn *next, const void *what, const struct desc_change *change)
+{
+	if (linear_map_is_paused())
+		return split_all_ends_paused(next, what, change, GFP_PGTABLE_KERNEL);
+
+	return split_all_ends_live(next, what, change, GFP_PGTABLE_KERNEL);
 }
 
 /**
@@ -370,10 +486,7 @@ int split_kernel_leaf(unsigned long addr)
 {
 	const struct address_range nothing = { .start = addr, .end = addr };
 
-	if (linear_map_is_paused())
-		return split_all_ends_paused(one_range, &nothing, NULL, GFP_PGTABLE_KERNEL);
-
-	return split_crossing_leaf(addr, addr, NULL, GFP_PGTABLE_KERNEL);
+	return split_all_ends(linear_map_next_only, &nothing, NULL);
 }
 
 /**
@@ -381,8 +494,6 @@ int split_kernel_leaf(unsigned long addr)
  * @start: first address of the range, page-aligned
  * @end: the address after it
  * @change: what its leaves will be changed by
- *
- * What comes after the range may be unmapped, so the end is looked at from inside.
  *
  * The lock may be dropped between the two. A leaf that crosses the start and need not
  * change is not changed later either: its other part has another owner, who first splits
@@ -394,44 +505,11 @@ int split_kernel_leaf(unsigned long addr)
 int split_ends(unsigned long start, unsigned long end, const struct desc_change *change)
 {
 	const struct address_range range = { .start = start, .end = end };
-	int ret;
 
 	if (start >= end)
 		return 0;
-	if (linear_map_is_paused())
-		return split_all_ends_paused(one_range, &range, change, GFP_PGTABLE_KERNEL);
 
-	ret = split_crossing_leaf(start, start, change, GFP_PGTABLE_KERNEL);
-	if (ret)
-		return ret;
-
-	return split_crossing_leaf(end - 1, end, change, GFP_PGTABLE_KERNEL);
-}
-
-/**
- * split_all_ends() - split at both ends of several ranges that change together
- * @next: tells the ranges
- * @what: handed to it
- * @change: what their leaves will be changed by
- *
- * If that takes a pause, it takes one for all of them.
- *
- * Context: as split_kernel_leaf().
- * Return: as split_kernel_leaf(). After an error, what was split may be folded again.
- */
-int split_all_ends(next_range_fn *next, const void *what, const struct desc_change *change)
-{
-	struct address_range range;
-	unsigned int position = 0;
-	int ret = 0;
-
-	if (linear_map_is_paused())
-		return split_all_ends_paused(next, what, change, GFP_PGTABLE_KERNEL);
-
-	while (!ret && next(what, &position, &range))
-		ret = split_ends(range.start, range.end, change);
-
-	return ret;
+	return split_all_ends(linear_map_next_only, &range, change);
 }
 
 /*
