@@ -302,6 +302,7 @@ def test_a_linear_map_that_was_repainted_names_the_cpu(tree, status):
 LISTED, UNLISTED = "0x00000000410fd843", "0x00000000414fd0b1"
 BOOT_CPU = "the boot CPU is not known to have BBM level 2 without aborts"
 SECONDARY_CPU = "a secondary CPU is not known to have BBM level 2 without aborts"
+NOT_STARTED = "not all CPUs have started"
 LIVE_ONLY = "arm64.linear_map=live"
 TOP_LEVEL = "the top level of the page tables has blocks"
 NO_PAUSES = "this kernel cannot pause other CPUs"
@@ -323,7 +324,7 @@ def linear_map_says(
         config: more lines of the kernel's configuration.
     """
     line = f"linear map: {mode} ({reason})"
-    if SECONDARY_CPU not in reason:
+    if SECONDARY_CPU not in reason and NOT_STARTED not in reason:
         line = line.replace(")", f"; MIDR_EL1 {cpus.replace('0x00000000', '0x')})")
     text = (MACHINES / "all-on.txt").read_text()
     meminfo, built = (
@@ -461,6 +462,13 @@ BLOCKS = {
         ["All other CPUs are paused", "because CPU 2, Cortex-A76 r4p1, is not known"],
         [],
     ),
+    "not-started": (
+        f"{IN_PAUSES}: {NOT_STARTED}",
+        "maxcpus=2",
+        LISTED,
+        ["some CPUs had not started"],
+        ["Remove maxcpus=2 ", "no pauses"],
+    ),
     "nobbml2": (
         f"{IN_PAUSES}: arm64.nobbml2",
         "arm64.nobbml2",
@@ -540,10 +548,13 @@ def test_each_reason_of_the_kernel_is_among_those():
     reasons = [case[0] for case in (*PAGES.values(), *BLOCKS.values())]
     assert [text for text in texts if not any(text in reason for reason in reasons)] == []
     repaint = (folder / "linear_map_repaint.c").read_text()
-    assert f"(%s: {SECONDARY_CPU})" in repaint
+    later = repaint.split("why_not_live(void)\n")[1].split("\n}\n")[0]
+    assert re.findall(r'"([^"]+)"', later) == [SECONDARY_CPU, NOT_STARTED]
     assert '"repainted"' in repaint
     assert tool._REPAINTED == "repainted"
-    assert {tool._LIVE_ONLY, tool._NO_PAUSES, tool._TOP_LEVEL, tool._IN_PAUSES} == {
+    ours = {tool._LIVE_ONLY, tool._NO_PAUSES, tool._TOP_LEVEL, tool._IN_PAUSES}
+    assert ours | {tool._NOT_STARTED} == {
+        NOT_STARTED,
         LIVE_ONLY,
         NO_PAUSES,
         TOP_LEVEL,
