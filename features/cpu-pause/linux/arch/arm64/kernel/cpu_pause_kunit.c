@@ -66,8 +66,8 @@ static void stop_counters(void *threads)
 			kthread_stop(thread[cpu]);
 }
 
-/* Have every CPU count until the test ends. */
-static void start_counters(struct kunit *test)
+/* Have every CPU but @except, or really every one if that is -1, count until the test ends. */
+static void start_counters(struct kunit *test, int except)
 {
 	struct task_struct **thread;
 	unsigned int cpu;
@@ -77,8 +77,11 @@ static void start_counters(struct kunit *test)
 
 	cpus_read_lock();
 	for_each_online_cpu(cpu) {
-		struct task_struct *task = kthread_run_on_cpu(count_up, NULL, cpu, "pause/%u");
+		struct task_struct *task;
 
+		if (cpu == except)
+			continue;
+		task = kthread_run_on_cpu(count_up, NULL, cpu, "pause/%u");
 		if (!IS_ERR(task))
 			thread[cpu] = task;
 	}
@@ -146,7 +149,7 @@ static void nobody_else_runs_in_a_pause(struct kunit *test)
 	unsigned int round, paused = 0;
 	unsigned long before;
 
-	start_counters(test);
+	start_counters(test, -1);
 	msleep(20);
 	before = others_progress();
 	for (round = 0; round < rounds; round++)
@@ -249,7 +252,7 @@ static void initiators_take_turns(struct kunit *test)
 
 	initiators = kunit_kcalloc(test, n, sizeof(*initiators), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, initiators);
-	start_counters(test);
+	start_counters(test, -1);
 
 	for (i = 0; i < n; i++) {
 		init_completion(&initiators[i].done);
@@ -287,7 +290,7 @@ static void pauses_and_stop_machine_get_along(struct kunit *test)
 	unsigned int round, paused = 0;
 	struct task_struct *stopper;
 
-	start_counters(test);
+	start_counters(test, -1);
 	stopper = kthread_run(stop_often, NULL, "stop_often");
 	KUNIT_ASSERT_FALSE(test, IS_ERR(stopper));
 
@@ -399,6 +402,22 @@ static void stop_being_deaf(void *arg)
 	WRITE_ONCE(deafness->over, true);
 }
 
+/*
+ * Another CPU than this one is deaf from now on, until the test ends or says so.
+ *
+ * That CPU is busy before. So when this one is idle it leaves the timers that any CPU may
+ * serve to the other, which serves none: msleep() would take until something else happens.
+ */
+static void have_a_deaf_cpu(struct kunit *test, struct deafness *deafness)
+{
+	start_counters(test, raw_smp_processor_id());
+	*deafness = (struct deafness){ .ms = 5000 };
+	KUNIT_ASSERT_EQ(test, kunit_add_action(test, stop_being_deaf, deafness), 0);
+	KUNIT_ASSERT_EQ(test, make_another_deaf(deafness), 0);
+	while (!READ_ONCE(deafness->began))
+		cpu_relax();
+}
+
 static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 {
 	/* Static, as the CPU may read it a moment after the test has ended. */
@@ -410,12 +429,8 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	if (num_online_cpus() == 1)
 		kunit_skip(test, "there is no CPU that could be deaf");
 
-	deafness = (struct deafness){ .ms = 5000 };
-	KUNIT_ASSERT_EQ(test, kunit_add_action(test, stop_being_deaf, &deafness), 0);
 	migrate_disable();
-	KUNIT_EXPECT_EQ(test, make_another_deaf(&deafness), 0);
-	while (!READ_ONCE(deafness.began))
-		cpu_relax();
+	have_a_deaf_cpu(test, &deafness);
 
 	/* It fails after some tries, while that CPU is deaf still. */
 	asked = ktime_get_ns();
@@ -463,12 +478,8 @@ static void a_try_does_not_sleep(struct kunit *test)
 	if (num_online_cpus() == 1)
 		return;
 
-	deafness = (struct deafness){ .ms = 5000 };
-	KUNIT_ASSERT_EQ(test, kunit_add_action(test, stop_being_deaf, &deafness), 0);
 	migrate_disable();
-	KUNIT_EXPECT_EQ(test, make_another_deaf(&deafness), 0);
-	while (!READ_ONCE(deafness.began))
-		cpu_relax();
+	have_a_deaf_cpu(test, &deafness);
 
 	/* One try, and none for a moment after it. */
 	stats = (struct cpu_pause_stats){ };
@@ -476,7 +487,8 @@ static void a_try_does_not_sleep(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
 	KUNIT_EXPECT_LE(test, stats.given_up, 1ULL);
 	for (tries = 0; tries < 8 && stats.given_up < 8 && stats.total_ns < NSEC_PER_SEC; tries++) {
-		msleep(20);
+		/* Not msleep(), as have_a_deaf_cpu() says. */
+		usleep_range(20 * USEC_PER_MSEC, 21 * USEC_PER_MSEC);
 		KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
 	}
 	KUNIT_EXPECT_GE(test, stats.given_up, 1ULL);

@@ -141,7 +141,7 @@ static unsigned long last_turn = INITIAL_JIFFIES;
  * half way on or off line each try waits for 2 s, and all of them take almost 9 s.
  */
 unsigned int linear_map_pause_tries = 4;
-#define RETRY_MS	250
+#define RETRY_US	(250 * USEC_PER_MSEC)
 
 /**
  * why_linear_map_cannot_pause() - can sizes be changed in pauses at all?
@@ -594,7 +594,8 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			 */
 			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
 		} else if (ret == -EBUSY && tries++ < linear_map_pause_tries) {
-			msleep(RETRY_MS);
+			/* Not msleep(): see sleep_until() in cpu_pause.c. */
+			usleep_range(RETRY_US, RETRY_US + USEC_PER_MSEC);
 			ret = 0;
 		} else {
 			break;
