@@ -30,6 +30,12 @@
 
 #define SLACK		4096
 
+/*
+ * Pages beyond the pool, so many that they are optimized together where CPUs are paused for it.
+ * When they are given up they are gathered for a moment.
+ */
+#define SURPLUS		32
+
 FIXTURE(poison) {
 	size_t subpages;
 	long available;
@@ -72,6 +78,7 @@ FIXTURE_SETUP(poison)
 FIXTURE_TEARDOWN(poison)
 {
 	pool_set(variant->size, "nr_hugepages", 0);
+	pool_set(variant->size, "nr_overcommit_hugepages", 0);
 }
 
 /* Fill the pool; the frame of one of its pages, which is free again. */
@@ -191,6 +198,83 @@ TEST_F(poison, soft_offline_of_a_mapped_page)
 	EXPECT_ONLY_ONE_BAD(frame, bad);
 	munmap(p, variant->size);
 	EXPECT_TRUE(pool_becomes(variant->size, "free_hugepages", 1));
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+/* The page that takes its place comes from the page allocator, and the old one goes there. */
+TEST_F(poison, soft_offline_where_no_other_page_is_free)
+{
+	unsigned long frame, bad;
+	int error;
+	char *p;
+
+	if (variant->size != POOL_2M)
+		SKIP(return, "pages of this size have others of the pool take their place");
+	pool_set(variant->size, "nr_hugepages", 1);
+	p = pool_map(variant->size, 1);
+	ASSERT_NE(NULL, p);
+	fill(p, variant->size, 1);
+	frame = frame_of(p);
+	bad = frame + TAIL(self->subpages);
+	error = madvise(p + TAIL(self->subpages) * page_size(), page_size(), MADV_SOFT_OFFLINE);
+	EXPECT_EQ(0, error);
+	EXPECT_NE(frame, frame_of(p));
+	EXPECT_EQ(0, wrong_pages(p, variant->size, 1));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	munmap(p, variant->size);
+	EXPECT_TRUE(pool_becomes(variant->size, "free_hugepages", 1));
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+/* Map pages beyond the pool and fill the first one; NULL if there are none. */
+static char *map_surplus(unsigned long size)
+{
+	char *p;
+
+	pool_set(size, "nr_overcommit_hugepages", SURPLUS);
+	p = pool_map(size, SURPLUS);
+	if (p)
+		fill(p, size, 1);
+	return p;
+}
+
+/* The page leaves its process and the pool at once, with no other page of the pool free. */
+TEST_F(poison, error_in_a_surplus_page)
+{
+	unsigned long frame, bad;
+	size_t offset;
+	char *p;
+
+	if (variant->size != POOL_2M)
+		SKIP(return, "pages of this size are not taken beyond the pool");
+	p = map_surplus(variant->size);
+	ASSERT_NE(NULL, p);
+	frame = frame_of(p);
+	offset = TAIL(self->subpages) * page_size();
+	bad = frame + TAIL(self->subpages);
+	EXPECT_EQ(BUS_MCEERR_AR, fault_from_error_at(p + offset, page_size()));
+	EXPECT_EQ(BUS_MCEERR_AR, fault_at(p + offset));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
+	munmap(p, SURPLUS * variant->size);
+	EXPECT_TRUE(pool_becomes(variant->size, "nr_hugepages", 0));
+	EXPECT_AS_BEFORE(frame, bad);
+}
+
+/* Where CPUs are paused to restore its struct pages, it is gathered with others meanwhile. */
+TEST_F(poison, error_in_a_page_that_was_given_up)
+{
+	unsigned long frame, bad;
+	char *p;
+
+	if (variant->size != POOL_2M)
+		SKIP(return, "pages of this size are not taken beyond the pool");
+	p = map_surplus(variant->size);
+	ASSERT_NE(NULL, p);
+	frame = frame_of(p);
+	bad = frame + TAIL(self->subpages);
+	munmap(p, SURPLUS * variant->size);
+	EXPECT_EQ(0, number_write(CORRUPT, bad));
+	EXPECT_ONLY_ONE_BAD(frame, bad);
 	EXPECT_AS_BEFORE(frame, bad);
 }
 

@@ -597,11 +597,12 @@ static long commit_restored(struct batch *batch, const struct hstate *h,
  * @non_hvo_folios: folios that have all of their vmemmap are moved here
  *
  * Stops at the first folio that there is not enough memory for, or when CPUs have to be
- * paused and cannot be. Folios that are not restored stay on @folio_list and stay optimized.
+ * paused and cannot be. Folios that are not restored stay on @folio_list and stay optimized;
+ * there are no others on it in the end.
  *
  * Context: process context, may sleep.
  * Return: how many were restored; -ENOMEM if there was not enough memory for one; -EBUSY if
- *	   CPUs could not be paused, which is so for all folios that are left.
+ *	   CPUs could not be paused.
  */
 long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *folio_list,
 				    struct list_head *non_hvo_folios)
@@ -613,20 +614,21 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 	LIST_HEAD(folios);
 	int ret = 0;
 
-	list_for_each_entry(folio, folio_list, lru)
-		nr += folio_test_hugetlb_vmemmap_optimized(folio);
-	if (nr && batch_init(&batch, h, nr))
+	list_for_each_entry_safe(folio, next, folio_list, lru) {
+		if (folio_test_hugetlb_vmemmap_optimized(folio))
+			nr++;
+		else
+			list_move(&folio->lru, non_hvo_folios);
+	}
+	if (!nr)
+		return 0;
+	if (batch_init(&batch, h, nr))
 		return -ENOMEM;
 
 	/* As in hugetlb_vmemmap_optimize_folios(). */
-	if (nr)
-		synchronize_rcu();
+	synchronize_rcu();
 
 	list_for_each_entry_safe(folio, next, folio_list, lru) {
-		if (!folio_test_hugetlb_vmemmap_optimized(folio)) {
-			list_move(&folio->lru, non_hvo_folios);
-			continue;
-		}
 		if (!batch_has_room(&batch, h)) {
 			restored += commit_restored(&batch, h, &folios, non_hvo_folios);
 			if (batch.failed)
@@ -637,13 +639,11 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 			break;
 		list_move(&folio->lru, &folios);
 	}
-	if (nr) {
-		restored += commit_restored(&batch, h, &folios, non_hvo_folios);
-		if (!batch_finish(&batch))
-			ret = -EBUSY;
-		list_splice(&folios, folio_list);
-		atomic_long_add(nr - restored, &not_restored);
-	}
+	restored += commit_restored(&batch, h, &folios, non_hvo_folios);
+	if (!batch_finish(&batch))
+		ret = -EBUSY;
+	list_splice(&folios, folio_list);
+	atomic_long_add(nr - restored, &not_restored);
 
 	return ret ? ret : restored;
 }
@@ -654,8 +654,8 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
  * @folio: the folio, frozen
  *
  * Context: process context, may sleep.
- * Return: 0, or -ENOMEM and the folio stays optimized: there is no memory, or CPUs have to
- *	   be paused and cannot be.
+ * Return: 0; or -ENOMEM if there is not enough memory, or -EBUSY if CPUs have to be paused
+ *	   and cannot be, and the folio stays optimized.
  */
 int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 {
@@ -669,7 +669,7 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 		synchronize_rcu();
 		ret = collect_restore(&batch, h, folio);
 		if (!batch_finish(&batch))
-			ret = -ENOMEM;
+			ret = -EBUSY;
 	}
 	if (ret)
 		atomic_long_inc(&not_restored);
@@ -679,9 +679,11 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 	return ret;
 }
 
-/* How long folios that are to be restored are gathered: at first, and if they keep coming. */
+/*
+ * How long folios that are to be restored are gathered at first. If they keep coming it is
+ * HUGETLB_VMEMMAP_RESTORE_DELAY_MAX.
+ */
 #define RESTORE_DELAY_MIN	(HZ / 10)
-#define RESTORE_DELAY_MAX	(2 * HZ)
 
 /* When none were given up for so long, the next ones are the first ones again. */
 #define RESTORE_QUIET		(10 * HZ)
@@ -707,7 +709,8 @@ unsigned long hugetlb_vmemmap_restore_delay(void)
 
 	if (time_after(now, READ_ONCE(last) + RESTORE_QUIET))
 		next = 0;
-	next = clamp_t(unsigned long, next, RESTORE_DELAY_MIN, RESTORE_DELAY_MAX);
+	next = clamp_t(unsigned long, next, RESTORE_DELAY_MIN,
+		       HUGETLB_VMEMMAP_RESTORE_DELAY_MAX);
 	WRITE_ONCE(delay, next);
 	WRITE_ONCE(last, now);
 
@@ -728,8 +731,8 @@ bool hugetlb_vmemmap_restore_pauses(void)
 /**
  * hugetlb_vmemmap_may_restore_now() - may the worker restore what it has gathered for a task?
  *
- * A task that finds no memory can have the worker begin before its time. These pauses count
- * among those that tasks can ask for.
+ * A task that finds no memory can have the worker begin before its time, or else it waits
+ * for that. These pauses count among those that tasks can ask for.
  *
  * Context: any.
  * Return: true if no CPU is paused for that, or not too often.
