@@ -496,7 +496,7 @@ bool __init vmemmap_share_at_boot(unsigned long start, unsigned long end, int ni
 
 	for (addr = start; addr < end; addr = pmd_addr_end(addr, end))
 		nr_tables += pmd_leaf(READ_ONCE(*pmd_off_k(addr)));
-	/* Tables are no leaks. */
+	/* kmemleak does not look at page-table entries, and would report this memory as leaked. */
 	memory = memblock_alloc_try_nid((kept_pages + nr_tables) * PAGE_SIZE, PAGE_SIZE,
 					MEMBLOCK_LOW_LIMIT, MEMBLOCK_ALLOC_NOLEAKTRACE, nid);
 	if (!memory)
@@ -519,8 +519,9 @@ bool __init vmemmap_share_at_boot(unsigned long start, unsigned long end, int ni
 	}
 
 	/*
-	 * What memblock does with the old memory is no matter, though it is mapped still: it is
-	 * struct pages that nobody looks at, and the next to do so will find the new ones.
+	 * The old memory is still mapped when memblock may already reuse it. That does no harm,
+	 * because nobody looks at the struct pages in it, and whoever looks next will find the
+	 * new ones.
 	 */
 	free_part_at_boot(start, end);
 	memmap_boot_pages_add((long)kept_pages - (long)((end - start) / PAGE_SIZE));
