@@ -412,6 +412,7 @@ int vmemmap_split(unsigned long start, unsigned long end)
  * Somebody else may split it meanwhile. It is never put together again.
  *
  * Context: any. The memory is not removed meanwhile.
+ * Return: true if it has a block, and blocks cannot be split live.
  */
 bool vmemmap_split_pauses(unsigned long start, unsigned long end)
 {
@@ -459,6 +460,7 @@ static void __init free_part_at_boot(unsigned long start, unsigned long end)
  * @end: the address after its last
  *
  * Context: any; nobody changes the part meanwhile.
+ * Return: true if its last page maps the kept page.
  */
 bool __init vmemmap_is_shared(unsigned long start, unsigned long end)
 {
