@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from docutils.core import publish_doctree
 
 from pagewright.cli import guest, main
 from pagewright.host import workspace
@@ -25,6 +27,8 @@ DOCUMENTS = [
     SPACE.root / "tools" / "README.md",
 ]
 TOOLS = SPACE.root / "tools"
+# Documents of the kernel tree, in reStructuredText.
+OF_THE_KERNEL = sorted((SPACE.root / "features").glob("*/linux/Documentation/**/*.rst"))
 # Commands of tools/pagewright that the workbench does not have; both have a map.
 ON_SERVERS = ("status", "watch", "check", "advise", "export")
 # What goes to pytest.
@@ -134,6 +138,23 @@ def anchors(file: Path) -> list[str]:
     """Return what the headings of a document are linked to by."""
     headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def complaints(text: str) -> str:
+    """Return what docutils has to say against a document in reStructuredText."""
+    said = io.StringIO()
+    settings = {"warning_stream": said, "report_level": 2, "halt_level": 5}
+    publish_doctree(text, settings_overrides=settings)
+    return said.getvalue()
+
+
+@pytest.mark.parametrize("file", OF_THE_KERNEL, ids=lambda file: file.name)
+def test_a_document_of_the_kernel_tree_can_be_rendered(file: Path):
+    assert complaints(file.read_text()) == ""
+
+
+def test_a_table_with_text_in_the_margin_of_a_column_is_noticed():
+    assert "Malformed table" in complaints("===  ===\nfirst  b\n===  ===\na    b\n===  ===\n")
 
 
 def test_every_feature_is_explained_with_a_picture():

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from pagewright.host.errors import PagewrightError
-from pagewright.results import pages, plots, report
+from pagewright.results import pages, plots, record, report
 from pagewright.results.experiment import Side
 from pagewright.results.figures import Figure, Report
 from pagewright.results.statistics import difference
@@ -100,6 +100,11 @@ def test_a_yardstick_is_what_the_others_are_compared_with(sample):
     assert sheets[0].heads[-1] == "patched - base"
     assert sheets[-1].heads[-2:] == ["base - third", "patched - third"]
     assert "+100 (+50.0" in sheets[-1].rows[0][-1]
+
+
+def test_a_half_is_rounded_up_in_all_tables():
+    assert report.number(147024.5) == record.short(147024.5) == "147,025"
+    assert report.number(-147024.5) == "-147,024"
 
 
 def test_json_holds_what_is_needed_to_repeat(sample):

@@ -23,7 +23,7 @@ from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 from pagewright.results.experiment import table_template
 from pagewright.results.figures import Figure, Report, runs_of
-from pagewright.results.statistics import difference
+from pagewright.results.statistics import difference, whole
 
 _BEGIN = "<!-- figures of {name}: `pagewright report --record` writes this table -->"
 _END = "<!-- end of figures -->"
@@ -125,7 +125,7 @@ def table(space: Workspace, report: Report) -> str:
 
     # What is made is Markdown, in which nothing is to be escaped.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters |= {"short": short}
+    environment.filters |= {"short": short, "whole": whole}
     try:
         template = environment.from_string(file.read_text())
         return template.render(figure=figure, percent=percent, origin=origin(report))
@@ -143,7 +143,7 @@ def origin(report: Report) -> str:
 
 def short(value: float) -> str:
     """Write a number with four digits or so, which is enough to compare."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
+    return whole(value) if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
 
 
 def percent(figure: Figure, side: str, reference: str) -> str:

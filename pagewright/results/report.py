@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pagewright.results.figures import Figure, Report
-from pagewright.results.statistics import difference
+from pagewright.results.statistics import difference, whole
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Sheet:
 
 def number(value: float) -> str:
     """Write a number with thousands grouped, and decimals only where they count."""
-    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.2f}"
+    return whole(value) if abs(value) >= 100 or value == int(value) else f"{value:,.2f}"
 
 
 def change(runs: Sequence[float], reference: Sequence[float]) -> str:

@@ -11,8 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import floor, sqrt
 from statistics import mean, variance
+
+
+def whole(value: float) -> str:
+    """Write a number without decimals; a half is rounded up, and not to the even neighbour."""
+    return f"{floor(value + 0.5):,}"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@
  * with all memory that they need, and then made together by vmemmap_remap() of the
  * architecture. The order is always: change, invalidate the TLBs, free.
  *
- * Only what the architecture can do now is done, which is all as a rule. Then what is left of
- * a batch is dropped: folios stay as they are, and one of them may be left half done. That one
- * counts as optimized. Its entries say how much of it is: those that map the kept page. When
- * it is restored only these are changed.
+ * As a rule vmemmap_remap() makes all changes of a batch. If CPUs have to be paused and
+ * cannot be, it makes only the first ones, and the rest of the batch is dropped: its folios
+ * stay as they are, and one folio may be left half done. That one counts as optimized. Its
+ * entries say how much of it is: those that map the kept page. When it is restored only these
+ * are changed.
  *
  * Which page is kept depends on how entries are changed (asm/vmemmap_change.h).
  *
@@ -143,10 +144,10 @@ static void free_vmemmap_page(struct page *page)
 }
 
 /*
- * Of the changes that were collected only the first could be made. What the others would
- * have made free is in use still, and pages that were allocated for them are not. There
- * are no other changes here: an entry keeps its page only in the seamless mode, which
- * makes all changes.
+ * Only the changes before @first were made. The remaining ones are of two kinds. A page that
+ * an optimizing change would have freed is still in use; a page that was allocated for a
+ * restoring change is not needed. A change that leaves the entry's page as it is occurs in
+ * seamless mode only, where every change is made.
  */
 static void batch_drop(struct batch *batch, unsigned int first)
 {
@@ -207,9 +208,9 @@ static bool batch_finish(struct batch *batch)
 }
 
 /*
- * Write a page of tails: copies of one tail struct page, but for what no tail has in use
- * and may have been left in it. If the folio has such a page already, that is copied, which
- * takes less.
+ * Write a page of tails: copies of one tail struct page. Fields that no tail uses are cleared
+ * first, because an earlier user may have left something in them. If the folio already has
+ * such a page, that page is copied, which takes fewer instructions.
  */
 static void write_tails(struct page *to, const struct page *written, const struct folio *folio)
 {
@@ -391,8 +392,9 @@ static void split_folios(const struct hstate *h, struct list_head *folios)
 }
 
 /*
- * Is a page poisoned that nobody knew to be part of a hugetlb page when it was? It is about
- * to be found out; until then the flag in its own struct page is all there is of it.
+ * Was one of the tails poisoned before it was known to be part of a hugetlb page?
+ * memory_failure() is about to find that out. Until then the flag in the tail's own struct
+ * page is the only record of the error, and must not be lost.
  */
 static bool has_poisoned_tail(const struct hstate *h, struct folio *folio)
 {
@@ -569,8 +571,8 @@ void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
 }
 
 /*
- * Make the changes that restore folios, and say which are restored; how many. The others are
- * left on their list.
+ * Make the changes that restore the folios on @folios, and move those that are restored to
+ * @restored. The others stay on @folios. Returns how many were restored.
  */
 static long commit_restored(struct batch *batch, const struct hstate *h,
 			    struct list_head *folios, struct list_head *restored)
@@ -883,7 +885,10 @@ void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_hea
 	}
 }
 
-/* That is before any folio is made, but for those of pages that were reserved. */
+/*
+ * A core_initcall() runs before any hugetlb folio is made, except those of pages that were
+ * reserved at boot: see hugetlb_vmemmap_adopt_folios().
+ */
 static int __init hvo_init_early(void)
 {
 	if (vmemmap_optimize_enabled)

@@ -125,8 +125,8 @@ static void percpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
 }
 
 /*
- * That many flushes, each of which waits for all CPUs, are worth more than what
- * they spare.
+ * More flushes than this, each of which waits for all CPUs, cost more than one
+ * flush of everything.
  */
 #define PERCPU_LOCAL_MAX_FLUSHES	16
 

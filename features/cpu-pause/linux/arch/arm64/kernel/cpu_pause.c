@@ -89,7 +89,7 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/cpu_pause.h>
 
-/* Who waits, waits for this one, so it is alone in its cache line. */
+/* Every paused CPU waits on this word, so it has a cache line of its own. */
 static u32 pause_seq ____cacheline_aligned;
 
 /* The sequence number in the upper half, the count in the lower one. */
@@ -262,7 +262,10 @@ NOKPROBE_SYMBOL(let_go);
  */
 bool cpu_pause_abandon(void)
 {
-	/* Who could be moved to the initiator's CPU while it looks is not the initiator. */
+	/*
+	 * The initiator has interrupts disabled. A task with interrupts enabled could
+	 * migrate to the initiator's CPU while this is evaluated, and be mistaken for it.
+	 */
 	if (!irqs_disabled() || READ_ONCE(pause_initiator) != raw_smp_processor_id())
 		return false;
 
@@ -329,7 +332,10 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	/* What is written to the file is checked, and what the kernel is booted with is not. */
 	unsigned int longest_wait_us = clamp(READ_ONCE(wait_us), 1U, USEC_PER_SEC);
 	u64 asked, arrived, released, daif, wait;
-	/* Should that not reach all of them after all, then a retry interrupts each by itself. */
+	/*
+	 * The first try may interrupt all CPUs with one register write. In case that does not
+	 * reach all of them, a retry interrupts each CPU by itself.
+	 */
 	bool together = !failed_tries;
 	unsigned long flags;
 	unsigned int others;

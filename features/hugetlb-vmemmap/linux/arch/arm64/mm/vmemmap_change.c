@@ -412,6 +412,7 @@ int vmemmap_split(unsigned long start, unsigned long end)
  * Somebody else may split it meanwhile. It is never put together again.
  *
  * Context: any. The memory is not removed meanwhile.
+ * Return: true if it has a block, and blocks cannot be split live.
  */
 bool vmemmap_split_pauses(unsigned long start, unsigned long end)
 {
@@ -459,6 +460,7 @@ static void __init free_part_at_boot(unsigned long start, unsigned long end)
  * @end: the address after its last
  *
  * Context: any; nobody changes the part meanwhile.
+ * Return: true if its last page maps the kept page.
  */
 bool __init vmemmap_is_shared(unsigned long start, unsigned long end)
 {
@@ -496,7 +498,7 @@ bool __init vmemmap_share_at_boot(unsigned long start, unsigned long end, int ni
 
 	for (addr = start; addr < end; addr = pmd_addr_end(addr, end))
 		nr_tables += pmd_leaf(READ_ONCE(*pmd_off_k(addr)));
-	/* Tables are no leaks. */
+	/* kmemleak does not look at page-table entries, and would report this memory as leaked. */
 	memory = memblock_alloc_try_nid((kept_pages + nr_tables) * PAGE_SIZE, PAGE_SIZE,
 					MEMBLOCK_LOW_LIMIT, MEMBLOCK_ALLOC_NOLEAKTRACE, nid);
 	if (!memory)
@@ -519,8 +521,9 @@ bool __init vmemmap_share_at_boot(unsigned long start, unsigned long end, int ni
 	}
 
 	/*
-	 * What memblock does with the old memory is no matter, though it is mapped still: it is
-	 * struct pages that nobody looks at, and the next to do so will find the new ones.
+	 * The old memory is still mapped when memblock may already reuse it. That does no harm,
+	 * because nobody looks at the struct pages in it, and whoever looks next will find the
+	 * new ones.
 	 */
 	free_part_at_boot(start, end);
 	memmap_boot_pages_add((long)kept_pages - (long)((end - start) / PAGE_SIZE));

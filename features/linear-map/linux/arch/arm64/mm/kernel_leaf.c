@@ -2,9 +2,14 @@
 /*
  * The leaves of the kernel's page tables: to find, describe and set them, at any level.
  *
- * A leaf is a page, a block, or a contiguous range of either. Everything that changes the
- * permission or the size of kernel mappings looks at them with find_kernel_leaf() and
- * changes them with set_kernel_leaf(), and does not need to know the level.
+ * A leaf is a page, a block, or a contiguous range of either. Whatever changes permissions of
+ * kernel mappings looks at leaves with find_kernel_leaf() and changes them with
+ * set_kernel_leaf(), and does not need to know the level.
+ *
+ * Changes of the size do the same, with these exceptions. fold_step() walks the tables itself,
+ * because it looks for tables. __split_kernel_leaf() writes the entry that leads to a new table.
+ * change_entries() and exchange_once() write entries through an alias: in a pause, or by
+ * compare-and-exchange.
  *
  * Lockless walkers of the kernel's tables read either the old entry or the new one. Where
  * only the size changes, both translate alike. They must read each entry once, and may go

@@ -129,7 +129,11 @@ int change_kernel_range(unsigned long start, unsigned long end,
 		ret = change_kernel_leaves(start, end, change, &was_valid);
 	if (ret || (change->set & PTE_WRITE))
 		fold_later(start, end);
-	/* Not made invalid before, for want of a table: nobody else invalidates it. */
+	/*
+	 * A leaf that this change was to make valid was valid already: making it invalid had
+	 * failed for want of a table or of a pause. TLBs may still hold its old permission, and
+	 * no caller invalidates them after this change.
+	 */
 	if (was_valid && (change->set & PTE_VALID))
 		flush_tlb_kernel_range(start, end);
 	trace_linear_map_change(start, end, change->set, change->clear, ret);

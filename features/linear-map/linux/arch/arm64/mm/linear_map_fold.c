@@ -80,9 +80,10 @@ MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded 
 #define FOLD_PAUSE	msecs_to_jiffies(10)
 
 /*
- * The same where a round ends with a pause; a round is to find all that a pause is for. A
- * pause is worth freeing so many tables; or any, if for so many times the delay none was
- * for folding.
+ * The budget of a round that ends with a pause. It is larger, so that one pause serves as
+ * many folds as possible. Folding asks for a pause if that frees at least WORTH_A_PAUSE
+ * tables. It asks for one that frees fewer only if the last pause for folding is PATIENCE
+ * times the delay ago.
  */
 #define PAUSED_BUDGET	(64 * PTRS_PER_PTE)
 #define WORTH_A_PAUSE	8
@@ -168,7 +169,10 @@ void linear_map_keep_split(unsigned long start, unsigned long end)
 	kept_split.end = end;
 }
 
-/* Does somebody change permissions here where he cannot wait? */
+/*
+ * Must this range stay split? It was split in order to be removed, or it is in the pool of
+ * KFENCE, whose permissions are changed where nobody may sleep.
+ */
 static bool is_pinned(unsigned long start, unsigned long end)
 {
 	if (start < kept_split.end && end > kept_split.start)
@@ -488,10 +492,10 @@ unlock:
 }
 
 /*
- * Everything of the linear map waits for who holds these locks, and who waits for one of them
- * does so with the others held. So nothing in here sleeps for long, nor waits for who might:
- * memory goes offline for as long as it takes to move what is in it, and a permission change
- * may wait for memory, or for a pause.
+ * Everybody who changes the linear map waits while these locks are held. If this function had
+ * to wait for one of them, it would hold the others meanwhile. So it must not sleep for long,
+ * nor wait for a lock whose holder may sleep for long: memory goes offline for as long as it
+ * takes to move what is in it, and a permission change may wait for memory, or for a pause.
  *
  * Return: after how many jiffies to go on.
  */

@@ -11,8 +11,9 @@
 #include "linear_map.h"
 
 /*
- * Where leaves are split in a pause, there are pages or blocks: a block consists of pages
- * once it is split anywhere. So there is one place to split in each.
+ * Where leaves are split in pauses there are no contiguous ranges, so a block that is split
+ * at any address becomes pages throughout. So it is enough to split each block of the pool
+ * at one address.
  */
 static bool next_block(const void *what, unsigned int *position, struct address_range *range)
 {

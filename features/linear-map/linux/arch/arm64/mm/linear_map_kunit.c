@@ -177,8 +177,8 @@ static void painted_leaves_are_aligned(struct kunit *test)
 }
 
 /*
- * The example of the design: 8 MiB of 2 MiB blocks, from which [2052K, 6208K) is cut
- * out. With other page sizes the numbers differ, so it is for 4 KiB pages.
+ * Of 8 MiB in blocks of 2 MiB, [2052K, 6208K) is cut out. Only the two blocks at its ends
+ * are split. With other page sizes the numbers differ, so it is for 4 KiB pages.
  */
 static void splits_only_at_the_ends(struct kunit *test)
 {

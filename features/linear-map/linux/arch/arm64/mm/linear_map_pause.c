@@ -117,8 +117,8 @@ static unsigned long access_flag_splits;
 static unsigned long access_flag_failures;
 
 /*
- * When the last pauses were. As many in a second are frequent: then what has to be split is
- * split, and folding waits.
+ * The times of the last FREQUENT_PAUSES pauses. If all of them were within a second, pauses are
+ * frequent. A split still gets its pause then, because its caller needs it, but folding waits.
  */
 #define FREQUENT_PAUSES	8
 static unsigned long pause_times[FREQUENT_PAUSES];

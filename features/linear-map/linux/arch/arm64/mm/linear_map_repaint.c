@@ -8,12 +8,13 @@
  * change: without contiguous ranges, if sizes can be changed in pauses from now on, or else
  * everything mapped with pages.
  *
- * One that has not started (maxcpus=) may turn out so later. It would be refused, but not before
- * it has run for a while on the kernel's tables, where its stack and the data of its CPU are:
- * until it is judged nobody may change a size, nor the permission of a contiguous range entry
- * by entry. To wait for that would have everybody who changes permissions wait for CPU hotplug,
- * vfree() included, which cannot fail. During a pause no CPU comes, whatever it is like. So if
- * not all have started, sizes are changed in pauses from now on, too.
+ * A CPU that has not started (maxcpus=) may turn out later to lack the feature. It is refused
+ * then, but only after it has run for a moment on the kernel's tables, which map its stack and
+ * its per-CPU data. Until it is judged, nobody may change the size of a leaf of the linear map,
+ * nor the permission of a contiguous range entry by entry. With live changes everybody who
+ * changes a permission would therefore have to wait for CPU hotplug, and that includes vfree(),
+ * which cannot fail. No CPU can come online during a pause. So, if not all CPUs have started,
+ * sizes are changed in pauses from now on, too.
  *
  * It is the boot CPU that splits, live, for it can. The others must not notice. To stop
  * them is not enough: a CPU also translates what it speculates on, and where its stack

@@ -43,8 +43,10 @@ DECLARE_RWSEM(linear_map_fold_sem);
 DEFINE_MUTEX(linear_map_split_lock);
 
 /*
- * Bytes of the linear map by size of leaf; protected by linear_map_split_lock once other
- * CPUs are up.
+ * Bytes of the linear map by size of leaf. Once other CPUs are up, they are written with
+ * linear_map_split_lock held or with linear_map_fold_sem held for writing; they are read without
+ * a lock. The two exclude each other: whoever counts under the lock also holds the semaphore for
+ * reading, or the memory hotplug lock, which folding holds for reading.
  */
 static unsigned long mapped_bytes[NR_LEAF_SIZES];
 

@@ -89,6 +89,7 @@ early_param("percpu_local_map", parse_percpu_local_map);
  * percpu_local_enabled() - does each CPU have a table of its own?
  *
  * Context: any, after setup_per_cpu_areas().
+ * Return: true if so.
  */
 bool percpu_local_enabled(void)
 {
@@ -100,6 +101,7 @@ bool percpu_local_enabled(void)
  * @cpu: a possible CPU
  *
  * Context: any, if percpu_local_enabled().
+ * Return: the table.
  */
 const struct percpu_local_table *percpu_local_table_of(unsigned int cpu)
 {
@@ -110,6 +112,7 @@ const struct percpu_local_table *percpu_local_table_of(unsigned int cpu)
  * percpu_local_get_space() - where the areas and the local region are
  *
  * Context: any, if percpu_local_enabled().
+ * Return: a description of both, which does not change.
  */
 const struct percpu_local_space *percpu_local_get_space(void)
 {
@@ -120,6 +123,7 @@ const struct percpu_local_space *percpu_local_get_space(void)
  * percpu_local_top_size() - how many bytes a top level takes
  *
  * Context: any, if percpu_local_enabled().
+ * Return: bytes.
  */
 unsigned int percpu_local_top_size(void)
 {
@@ -521,6 +525,7 @@ void arch_percpu_local_map(unsigned long start, unsigned long end)
  * @addr: any address
  *
  * Context: any, also before there are areas.
+ * Return: true if it is.
  */
 bool arch_percpu_local_contains(unsigned long addr)
 {

@@ -14,8 +14,7 @@
  * @pgd: its top level
  * @phys: where that is in memory
  * @second_level: its copy of the second-level table that the path to the local
- *	region
- *	shares with other mappings; NULL if there is none
+ *	region shares with other mappings; NULL if there is none
  */
 struct percpu_local_table {
 	pgd_t *pgd;

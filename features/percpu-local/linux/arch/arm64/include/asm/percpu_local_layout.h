@@ -44,8 +44,9 @@
 /* So much per-CPU data each CPU can have, if there is room. */
 #define PERCPU_LOCAL_MAX	SZ_1G
 /*
- * And so much it must be able to have, or there is no local map: without one,
- * there would be no such limit. 10000 memory control groups take 17 MiB.
+ * If there is less room than this for each CPU, there is no local map, because
+ * a kernel without a local map has no such limit. 10000 memory control groups
+ * take 17 MiB.
  */
 #define PERCPU_LOCAL_MIN	SZ_64M
 

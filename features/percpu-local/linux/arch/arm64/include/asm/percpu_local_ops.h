@@ -29,14 +29,15 @@
 #define __pcp_local_addr(ptr)	((unsigned long)(ptr) & ~PERCPU_LOCAL_BIT)
 
 /*
- * The compiler knows an access by the per-CPU pointer's own address: no C code
- * may access that, but it can be the same variable as far as this_cpu_ptr()
- * tells the compiler.
+ * The memory operand names the variable at the per-CPU pointer's own address. C
+ * code never accesses that address. But this_cpu_ptr() hides from the compiler
+ * how its result is computed, so the compiler has to assume that both may be
+ * the same variable, and keeps the accesses in order.
  *
- * Operations that change the variable and return a value are barriers to the
- * compiler besides: with them, callers decide who may use other variables. Reads,
- * writes and operations without a result are not, as they are not on x86. All
- * classic forms are barriers, as each disables preemption.
+ * Operations that change the variable and return a value are compiler barriers
+ * as well, because callers use the result to decide who may use other
+ * variables. Reads, writes and operations without a result are not, as they are
+ * not on x86. All classic forms are barriers, as each disables preemption.
  */
 #define __PCP_LOCAL_RW(sz, w, sfx)					\
 static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)	\
