@@ -93,7 +93,7 @@ def test_everything_at_once(machine, hotplug, build, cpu):
     place.check(f"touch {STOP}")
     hotplug.resize(place, 0)
     ended = " && ".join(f"test -e /run/{name}.ended" for name in JOBS)
-    place.check(f"until {ended}; do sleep 1; done", timeout=900)
+    place.check(f"until {ended}; do sleep 1; done", timeout=2400)
     failed = {name: place.check(f"tail -n 20 /run/{name}.log") for name in JOBS}
     turns = dict(zip(JOBS, place.read(*(f"/run/{name}.turns" for name in JOBS)), strict=True))
     assert not {name: text for name, text in failed.items() if "failed: " in text}, failed

@@ -97,10 +97,11 @@ static u64 last_entry(struct mm_struct *mm, unsigned long addr)
  * else is invalid is the same to a read and a write: a page that is moved is waited
  * for, and one that is hidden for NUMA balancing gets its entry back.
  *
- * An address space is on mmlist before its first entry for swap is written, and
- * leaves it when no swap is used any more. swapoff, which has to find all such
- * entries, relies on that. Whether there is swap says less: swapoff takes its pages
- * out of total_swap_pages first, and brings them back to memory afterwards.
+ * An address space is on mmlist before its first entry for swap is written. It
+ * leaves it when it ends, or at a swapoff after which no swap is in use. swapoff, which
+ * has to find all such entries, relies on that. Whether there is swap says less:
+ * swapoff takes its pages out of total_swap_pages first, and brings them back to memory
+ * afterwards.
  *
  * The answer may be out of date when it is given, which is as if the fault had been taken
  * earlier. A page that is just being swapped out has an empty entry for a moment, or
