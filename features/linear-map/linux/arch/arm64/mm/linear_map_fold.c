@@ -503,8 +503,8 @@ static unsigned long fold_round(void)
 	if (!try_get_online_mems())
 		return wait;
 	/*
-	 * A dump of the page tables holds it for writing from its beginning to its end. Who holds it
-	 * for reading, like this, changes or walks nothing but tables of his own.
+	 * A dump of the page tables holds it for writing from its beginning to its end. Who
+	 * holds it for reading, like this, changes or walks nothing but tables of his own.
 	 */
 	if (!mmap_read_trylock(&init_mm))
 		goto put;
