@@ -503,8 +503,8 @@ static void a_try_does_not_sleep(struct kunit *test)
 }
 
 /*
- * When the tries are used up there is one in 0.25 s. If one that can do without had it, in vain, the
- * pauses of others do not fail for that: they wait for the next.
+ * When the tries are used up there is one in 0.25 s. If one that can do without had it, in vain,
+ * the pauses of others do not fail for that: they wait for the next.
  */
 static void a_try_that_fails_leaves_others_theirs(struct kunit *test)
 {
