@@ -469,6 +469,13 @@ BLOCKS = {
         ["some CPUs had not started"],
         ["Remove maxcpus=2 ", "no pauses"],
     ),
+    "added-later": (
+        f"{IN_PAUSES}: {NOT_STARTED}",
+        "",
+        LISTED,
+        ["some CPUs had not started"],
+        ["Boot with arm64.linear_map=live", "no pauses"],
+    ),
     "nobbml2": (
         f"{IN_PAUSES}: arm64.nobbml2",
         "arm64.nobbml2",

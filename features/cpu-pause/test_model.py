@@ -40,6 +40,10 @@ def verify(macros: str, cwd: Path, depth: int = spin.DEPTH) -> spin.Verdict:
         "EARLY=2",
         "SPURIOUS=1",
         "PAUSE PAUSES=1",
+        "TRY PAUSES=1 TRIES=3",
+        "TRY LOCK PAUSES=1 EARLY=0",
+        "TRY HOTPLUG PAUSES=1 EARLY=0",
+        "TRY DEAF PAUSES=1 EARLY=0",
         "LOCK EARLY=2",
         "STOP PAUSES=1 EARLY=0",
         "HOTPLUG PAUSES=1",
@@ -75,6 +79,7 @@ def test_protocol_holds(macros, tmp_path):
         ("NO_WAIT_FOR_LEAVING", NOT_COUNTED),
         ("HOTPLUG NO_HOTPLUG_LOCK", ACCESS),
         ("PAUSE NO_MUTEX", TWO_INITIATORS),
+        ("TRY TRY_COUNTS PAUSES=1 TRIES=3", NEEDLESS_FAILURE),
         ("CRASH NO_ABANDON", DEADLOCK),
     ],
 )

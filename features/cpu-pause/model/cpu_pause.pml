@@ -33,12 +33,14 @@
  *   Time-outs: up to EARLY of them strike at any moment. Any further one strikes only when
  *   no other step is possible anywhere (spin's "timeout"). After one of the latter kind the
  *   initiator backs off: long enough for every CPU to make one step of its own, if it can.
+ *   For those who try once time may run out at any moment, whatever EARLY is.
  *
  *   Memory is sequentially consistent here; the barriers are argued in cpu_pause.c.
  *
  * What the CPUs do, one or more of these with -D (the initiator on CPU 0 is always there):
  *
  *   PAUSE    CPUs 1 and 2 may pause the others too
+ *   TRY      CPUs 1 and 2 may try to, once and without sleeping: cpu_pause_try_unmapped()
  *   LOCK     CPU 1 holds a spinlock with interrupts enabled, CPU 2 waits for it without
  *   STOP     CPU 1 uses stop_two_cpus(), CPU 2 uses stop_machine()
  *   HOTPLUG  CPU 1 takes CPU 2 offline and online again
@@ -59,6 +61,8 @@
  *            that it will not stay for
  *   LEVEL_FLAG
  *            seq is a flag: only 0 and 1
+ *   TRY_COUNTS
+ *            every failure of an initiator that tries once is counted, as those of the others
  *
  * By hand:  spin -DSTOP -DPAUSES=1 -DEARLY=0 -a cpu_pause.pml &&
  *           gcc -O2 -DSAFETY -DCOLLAPSE -o pan pan.c && ./pan -b -m100000
@@ -231,6 +235,12 @@ inline send_ipi(cpu)
 #define FAILS		failed
 #endif
 
+#ifdef TRY_COUNTS
+#define COUNTS_ALL	true
+#else
+#define COUNTS_ALL	false
+#endif
+
 /* Whether the initiator gave up, and why. */
 #define NOT		0
 #define EARLY_TIME_OUT	1
@@ -263,6 +273,76 @@ inline let_go()
 	seq = NEXT(seq)
 }
 
+/* One try, with pause_sem held. Only the first that fails in a row is counted if @sleeps is not. */
+inline try_pause(sleeps)
+{
+	THREAD(true, mask[me] = DAIF_MASKED);
+	THREAD(true,
+		initiators++;
+		assert(initiators == 1);
+#ifndef COUNTER
+		stopped = 0;
+#endif
+		stopped_seq = NEXT(seq)
+	);
+	THREAD(true,
+		seq = stopped_seq;
+		assert(seq < SEQ_LIMIT)
+	);
+	THREAD(true,
+		others = online[0] + 2 * online[1] + 4 * online[2] - BIT(me);
+		send_ipi(0);
+		send_ipi(1);
+		send_ipi(2)
+	);
+
+	/* Wait for all to join, or for the time to run out. */
+	if
+	:: atomic { ALL_STOPPED -> gave_up = NOT }
+#ifndef NO_GIVE_UP
+	:: atomic {
+		early_time_outs < EARLY ->
+		early_time_outs++;
+		gave_up = EARLY_TIME_OUT
+	   }
+	:: !sleeps -> gave_up = EARLY_TIME_OUT
+	:: atomic { timeout -> gave_up = STUCK }
+#endif
+	fi;
+
+	if
+	:: gave_up == NOT ->
+		/* Break, invalidate the TLB, and make. */
+		atomic { counted_right = ALL_PAUSED; assert(counted_right) };
+		entry_valid = false;
+#ifdef CRASH
+		if
+		:: goto panic
+		:: skip
+		fi;
+#endif
+		entry_valid = true
+	:: else
+	fi;
+
+	let_go();
+	initiators--;
+	ALL_LEFT;
+	THREAD(true,
+		mask[me] = UNMASKED;
+		if
+		:: gave_up == NOT -> failed_tries = 0
+		:: gave_up != NOT && (sleeps || COUNTS_ALL || failed_tries == 0) -> failed_tries++
+		:: else
+		fi;
+		failed = failed_tries == TRIES;
+		if
+		:: failed -> failed_tries = TRIES - 1	/* the next pause has one try */
+		:: else
+		fi
+	)
+}
+
 inline cpu_pause_run()
 {
 	do
@@ -270,69 +350,7 @@ inline cpu_pause_run()
 #ifndef NO_MUTEX
 		down_pause_sem();
 #endif
-		THREAD(true, mask[me] = DAIF_MASKED);
-		THREAD(true,
-			initiators++;
-			assert(initiators == 1);
-#ifndef COUNTER
-			stopped = 0;
-#endif
-			stopped_seq = NEXT(seq)
-		);
-		THREAD(true,
-			seq = stopped_seq;
-			assert(seq < SEQ_LIMIT)
-		);
-		THREAD(true,
-			others = online[0] + 2 * online[1] + 4 * online[2] - BIT(me);
-			send_ipi(0);
-			send_ipi(1);
-			send_ipi(2)
-		);
-
-		/* Wait for all to join, or for the time to run out. */
-		if
-		:: atomic { ALL_STOPPED -> gave_up = NOT }
-#ifndef NO_GIVE_UP
-		:: atomic {
-			early_time_outs < EARLY ->
-			early_time_outs++;
-			gave_up = EARLY_TIME_OUT
-		   }
-		:: atomic { timeout -> gave_up = STUCK }
-#endif
-		fi;
-
-		if
-		:: gave_up == NOT ->
-			/* Break, invalidate the TLB, and make. */
-			atomic { counted_right = ALL_PAUSED; assert(counted_right) };
-			entry_valid = false;
-#ifdef CRASH
-			if
-			:: goto panic
-			:: skip
-			fi;
-#endif
-			entry_valid = true
-		:: else
-		fi;
-
-		let_go();
-		initiators--;
-		ALL_LEFT;
-		THREAD(true,
-			mask[me] = UNMASKED;
-			if
-			:: gave_up == NOT -> failed_tries = 0
-			:: else -> failed_tries++
-			fi;
-			failed = failed_tries == TRIES;
-			if
-			:: failed -> failed_tries = TRIES - 1	/* the next pause has one try */
-			:: else
-			fi
-		);
+		try_pause(true);
 #ifndef NO_MUTEX
 		up_pause_sem();
 #endif
@@ -347,6 +365,18 @@ inline cpu_pause_run()
 		fi
 	od;
 	others = 0
+}
+
+/* cpu_pause_try_unmapped() fails if pause_sem is not free. Its own failure harms nobody. */
+inline cpu_pause_try()
+{
+	if
+	:: THREAD(!pause_sem, pause_sem = true) ->
+		try_pause(false);
+		up_pause_sem();
+		others = 0
+	:: THREAD(pause_sem, skip)
+	fi
 }
 
 /* --- The other CPUs: the handler of the IPI -------------------------------------- */
@@ -531,6 +561,9 @@ proctype thread(byte me)
 		:: skip
 #ifdef PAUSE
 		:: cpu_pause_run()
+#endif
+#ifdef TRY
+		:: cpu_pause_try()
 #endif
 #ifdef LOCK
 		:: me == 1 -> lock_with_interrupts_enabled()

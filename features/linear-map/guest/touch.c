@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * touch user|kernel MIB: touch so much secret memory, as a task does or as a system call does for
- * it.
+ * touch user|kernel|exit MIB: touch so much secret memory, as a task does or as a system call does
+ * for it; or leave the first touch to the end of the task, which looks for its robust futexes there.
  */
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +17,9 @@ int main(int argc, char **argv)
 	char *secret;
 	int zero;
 
-	if (!size || (strcmp(argv[1], "user") && strcmp(argv[1], "kernel"))) {
-		fprintf(stderr, "usage: touch user|kernel MIB\n");
+	if (!size || (strcmp(argv[1], "user") && strcmp(argv[1], "kernel") &&
+		      strcmp(argv[1], "exit"))) {
+		fprintf(stderr, "usage: touch user|kernel|exit MIB\n");
 		return EXIT_FAILURE;
 	}
 	secret = secret_map(size);
@@ -27,6 +29,13 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 
+	if (!strcmp(argv[1], "exit")) {
+		if (syscall(__NR_set_robust_list, secret, sizeof(struct robust_list_head))) {
+			perror("touch: set_robust_list");
+			return EXIT_FAILURE;
+		}
+		return EXIT_SUCCESS;
+	}
 	if (!strcmp(argv[1], "user")) {
 		for (i = 0; i < size; i += sysconf(_SC_PAGESIZE))
 			secret[i] = 1;

@@ -41,8 +41,9 @@
  *   each sleep is twice as long as the one before, and after some tries the pause fails.
  *   The count of failed tries is common to all initiators: together they cannot stop the
  *   others more often than one could.
- * - Who can do without a pause, and holds locks that others wait for, has one try and does not
- *   sleep: cpu_pause_try_unmapped(). It takes no tries from those who cannot do without.
+ * - A caller that can do without the pause and holds locks that others wait for uses
+ *   cpu_pause_try_unmapped(). It has one try and does not sleep. Only the first of its failures
+ *   in a row is counted, so it does not use up the tries of callers that cannot do without.
  * - The initiator has its interrupts masked from the beginning: a handler could wait for
  *   a lock that a CPU holds which has stopped already.
  * - CPUs that come or go execute kernel code without being online, or cannot be
@@ -467,9 +468,15 @@ static int fail_pause(void)
 }
 
 /* To try again at once could catch the same CPU in the same place. */
-static void put_off_next_try(void)
+static void put_off_next_try(u64 ns)
 {
-	WRITE_ONCE(next_try_ns, ktime_get_ns() + ((u64)FIRST_SLEEP_NS << (failed_tries - 1)));
+	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
+}
+
+/* How long to sleep after so many tries as have failed. */
+static u64 sleep_between_tries(void)
+{
+	return (u64)FIRST_SLEEP_NS << (failed_tries - 1);
 }
 
 /*
@@ -492,7 +499,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		failed_tries = 0;
 		ret = 0;
 	} else if (++failed_tries < MAX_FAILED_TRIES) {
-		put_off_next_try();
+		put_off_next_try(sleep_between_tries());
 	} else {
 		/* The next pause has one try, and the count begins anew only if that succeeds. */
 		failed_tries = MAX_FAILED_TRIES - 1;
@@ -510,8 +517,10 @@ unlock:
  *
  * The first try that fails counts, so that the next waits longer, and interrupts each CPU by
  * itself. Further ones do not: those who sleep between their tries have MAX_FAILED_TRIES, and
- * who asks again and again without sleeping here must not use them up. But when the tries are
- * used up already, this one is the one in HOLD_OFF_NS.
+ * who asks again and again without sleeping here must not use them up. When the tries are used
+ * up already there is one in HOLD_OFF_NS, of whichever caller. If that was this one, the next is
+ * put off. Pauses do not fail for that time, as after the last try of those who sleep: who asks
+ * for one sleeps until then, and has a try.
  *
  * Return: 0 if there was a pause, or -EBUSY.
  */
@@ -533,9 +542,9 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 		ret = 0;
 	} else if (failed_tries < MAX_FAILED_TRIES - 1) {
 		failed_tries = max(failed_tries, 1U);
-		put_off_next_try();
+		put_off_next_try(sleep_between_tries());
 	} else {
-		ret = fail_pause();
+		put_off_next_try(HOLD_OFF_NS);
 	}
 unlock:
 	lock_map_release(&pause_map);
@@ -552,10 +561,25 @@ static void sleep_until(u64 ns)
 {
 	ktime_t until = ns_to_ktime(ns);
 
-	if (ktime_get_ns() >= ns)
-		return;
-	set_current_state(TASK_UNINTERRUPTIBLE);
-	schedule_hrtimeout_range(&until, NSEC_PER_MSEC, HRTIMER_MODE_ABS_PINNED);
+	while (ktime_get_ns() < ns) {
+		set_current_state(TASK_UNINTERRUPTIBLE);
+		schedule_hrtimeout_range(&until, NSEC_PER_MSEC, HRTIMER_MODE_ABS_PINNED);
+	}
+}
+
+/**
+ * cpu_pause_sleep() - sleep while some CPU may not be interrupted
+ * @ns: for how many nanoseconds; it may be a millisecond more
+ *
+ * For who asks for a pause again after it failed. The timers of msleep() and usleep_range() may be
+ * left to another CPU, when this one is idle or leaves its timers to others (nohz_full=). If that
+ * is the CPU that cannot be interrupted, such a sleep lasts as long as it cannot.
+ *
+ * Context: process context, may sleep.
+ */
+void cpu_pause_sleep(u64 ns)
+{
+	sleep_until(ktime_get_ns() + ns);
 }
 
 /* One pause; or, if @may_stop, what may stand in for it. */
@@ -616,8 +640,9 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  * all CPUs run, and the caller may be preempted.
  *
  * A CPU that cannot be interrupted now is waited for, outside of any pause; but only for
- * about 0.25 s, or no time at all if that was waited in vain a moment ago. So callers have
- * to go on without. @fn may have been called then, if it wants to be called several times.
+ * about 0.25 s, or no time at all if that was waited in vain a moment ago. A CPU that is half
+ * way on or off line is waited for, for 2 s at most. So callers have to go on without. @fn may
+ * have been called then, if it wants to be called several times.
  *
  * Context: process context, may sleep, interrupts enabled. Takes pause_sem, which is held
  *	    while a CPU comes or goes: not for CPU hotplug callbacks. No lock may be held
@@ -657,7 +682,8 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  *
  * For who holds locks that others wait for, and can do without the pause. While a CPU comes or
  * goes, or another initiator waits for its pause, this fails at once; and if one try has failed,
- * for the next few milliseconds. To be tried again later, with the locks released in between.
+ * until the next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be
+ * tried again later, with the locks released in between.
  *
  * Context: process context, interrupts enabled. Does not sleep, but waits for other CPUs with
  *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is

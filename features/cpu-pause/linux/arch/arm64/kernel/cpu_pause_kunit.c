@@ -488,7 +488,7 @@ static void a_try_does_not_sleep(struct kunit *test)
 	KUNIT_EXPECT_LE(test, stats.given_up, 1ULL);
 	for (tries = 0; tries < 8 && stats.given_up < 8 && stats.total_ns < NSEC_PER_SEC; tries++) {
 		/* Not msleep(), as have_a_deaf_cpu() says. */
-		usleep_range(20 * USEC_PER_MSEC, 21 * USEC_PER_MSEC);
+		cpu_pause_sleep(20 * NSEC_PER_MSEC);
 		KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
 	}
 	KUNIT_EXPECT_GE(test, stats.given_up, 1ULL);
@@ -497,6 +497,35 @@ static void a_try_does_not_sleep(struct kunit *test)
 	/* More tries than one are left for who sleeps between them. */
 	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &other), -EBUSY);
 	KUNIT_EXPECT_GT(test, other.given_up, 1ULL);
+	stop_being_deaf(&deafness);
+	migrate_enable();
+	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
+}
+
+/*
+ * When the tries are used up there is one in 0.25 s. If one that can do without had it, in vain,
+ * the pauses of others do not fail for that: they wait for the next.
+ */
+static void a_try_that_fails_leaves_others_theirs(struct kunit *test)
+{
+	static struct deafness deafness;
+	struct cpu_pause_stats stats = { }, other = { };
+	struct watch watch = { };
+
+	if (num_online_cpus() == 1)
+		kunit_skip(test, "there is no CPU that could be deaf");
+
+	migrate_disable();
+	have_a_deaf_cpu(test, &deafness);
+	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, NULL), -EBUSY);
+
+	cpu_pause_sleep(260 * NSEC_PER_MSEC);
+	KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
+	KUNIT_EXPECT_EQ(test, stats.given_up, 1ULL);
+
+	/* Where a try takes seconds the CPU may have come to its senses. */
+	cpu_pause_run(watch_others, &watch, &other);
+	KUNIT_EXPECT_GE(test, other.given_up + other.pauses, 1ULL);
 	stop_being_deaf(&deafness);
 	migrate_enable();
 	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
@@ -533,6 +562,7 @@ static struct kunit_case cpu_pause_cases[] = {
 #endif
 	KUNIT_CASE_SLOW(a_pause_fails_if_a_cpu_does_not_stop),
 	KUNIT_CASE_SLOW(a_try_does_not_sleep),
+	KUNIT_CASE_SLOW(a_try_that_fails_leaves_others_theirs),
 	{}
 };
 

@@ -13,8 +13,8 @@
  *
  *  - the boot CPU of itself, when it paints the linear map and no other CPU runs;
  *  - for the system, when all CPUs that start at boot have started;
- *  - every later CPU of itself: if the system relies on the feature, a CPU without
- *    it is refused.
+ *  - every later CPU of itself: one without the feature is refused, if all that
+ *    started at boot have it.
  */
 #include <linux/cpumask.h>
 #include <linux/init.h>

@@ -467,10 +467,11 @@ static unsigned long fold_round_paused(void)
 	while (todo_start < todo_end && budget > 0 && !fold_plan_is_full())
 		WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
 
-	if (nr_planned_folds() < WORTH_A_PAUSE && !at_once &&
-	    time_before(jiffies, last_fold + PATIENCE * delay)) {
-		if (nr_planned_folds())
-			extend_window(start, todo_start);
+	if (!nr_planned_folds()) {
+		/* There was no pause, so what is to be folded later waits no longer for its own. */
+	} else if (nr_planned_folds() < WORTH_A_PAUSE && !at_once &&
+		   time_before(jiffies, last_fold + PATIENCE * delay)) {
+		extend_window(start, todo_start);
 	} else if (fold_planned(folded)) {
 		/*
 		 * The sleep between tries, twice as long each time, is here, where it can be
@@ -505,14 +506,20 @@ static unsigned long fold_round(void)
 
 	if (!try_get_online_mems())
 		return wait;
-	mmap_write_lock(&init_mm);
+	/*
+	 * A dump of the page tables holds it for writing from its beginning to its end. Who
+	 * holds it for reading, like this, changes or walks nothing but tables of his own.
+	 */
+	if (!mmap_read_trylock(&init_mm))
+		goto put;
 	if (down_write_trylock(&linear_map_fold_sem)) {
 		wait = linear_map_is_paused() ? fold_round_paused() : fold_round_live();
 		up_write(&linear_map_fold_sem);
 	} else if (!linear_map_is_paused()) {
 		wait = FOLD_PAUSE;
 	}
-	mmap_write_unlock(&init_mm);
+	mmap_read_unlock(&init_mm);
+put:
 	put_online_mems();
 
 	return wait;

@@ -43,7 +43,6 @@
 #include <kunit/static_stub.h>
 
 #include <linux/capability.h>
-#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
@@ -55,6 +54,7 @@
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/task_work.h>
+#include <linux/time64.h>
 #include <linux/vmalloc.h>
 
 #include <asm/barrier.h>
@@ -128,7 +128,8 @@ static unsigned long nr_pauses;
  * Any program can cause pauses: each page of memfd_secret() can be in another block. A pause
  * stops everybody, so while they are frequent, an unprivileged task that had one waits for
  * its turn, when it returns to user space and holds nothing. All of these tasks together
- * get one turn in this time; but none waits longer than a second.
+ * get one turn in this time; but none waits longer than a second. Within one system call that
+ * touches many such pages for its task nothing limits them, as it may hold locks.
  */
 #define TURN		msecs_to_jiffies(20)
 #define LONGEST_WAIT	HZ
@@ -141,7 +142,7 @@ static unsigned long last_turn = INITIAL_JIFFIES;
  * half way on or off line each try waits for 2 s, and all of them take almost 9 s.
  */
 unsigned int linear_map_pause_tries = 4;
-#define RETRY_US	(250 * USEC_PER_MSEC)
+#define RETRY_NS	(250 * NSEC_PER_MSEC)
 
 /**
  * why_linear_map_cannot_pause() - can sizes be changed in pauses at all?
@@ -594,8 +595,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			 */
 			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
 		} else if (ret == -EBUSY && tries++ < linear_map_pause_tries) {
-			/* Not msleep(): see sleep_until() in cpu_pause.c. */
-			usleep_range(RETRY_US, RETRY_US + USEC_PER_MSEC);
+			cpu_pause_sleep(RETRY_NS);
 			ret = 0;
 		} else {
 			break;

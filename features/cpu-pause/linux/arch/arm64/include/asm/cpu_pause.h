@@ -42,6 +42,7 @@ struct cpu_pause_stats {
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats);
 int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats);
 int cpu_pause_try_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats);
+void cpu_pause_sleep(u64 ns);
 bool cpu_pause_limit_reached(void);
 bool cpu_pause_half_reached(void);
 
