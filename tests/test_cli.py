@@ -58,6 +58,7 @@ WRONG = [
     (["kunit", "nope"], "no KUnit suite 'nope'", "cpu_pause"),
     (["kunit", "cpu_pause", "nope"], "no build 'nope'", "patched-4k"),
     (["selftest", "nope"], "no selftest 'nope'", "atomic-write-fault/semantics"),
+    (["status", "--json"], "a command of the tool for servers", "tools/pagewright status"),
     (["selftest", "mm/nope"], "no selftest 'mm/nope'", "mm/hugepage-mmap"),
     (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
     (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),

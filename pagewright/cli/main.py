@@ -79,6 +79,30 @@ def add_commands_of_features() -> None:
         importlib.import_module(file.stem).register(app)
 
 
+# What only tools/pagewright knows, the command of the same name that servers get as a package.
+OF_SERVERS = ("status", "watch", "check", "advise", "export")
+
+
+def refuse(context: typer.Context) -> None:
+    """Say whose command this is.
+
+    Raises:
+        PagewrightError: always.
+    """
+    raise PagewrightError(
+        f"`{context.info_name}` is a command of the tool for servers, not of this one",
+        f"run tools/pagewright {context.info_name}; tools/README.md says what it shows",
+    )
+
+
+for _name in OF_SERVERS:
+    app.command(
+        _name,
+        hidden=True,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(refuse)
+
+
 def complain(text: str, style: str = "") -> None:
     """Print text as it is, on standard error."""
     console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
