@@ -386,6 +386,34 @@ def test_surplus_pages_that_wait_to_be_freed_are_not_missed(shared_machine):
     assert_nothing_left(place)
 
 
+@pytest.mark.full
+def test_pages_that_fill_a_batch_are_gathered_no_longer(shared_machine):
+    """The task that gives up so many has the worker begin; otherwise a timer has."""
+    place = shared_machine(memory="8G", smp=2, append=on("pause"))
+    event = "/sys/kernel/tracing/events/workqueue/workqueue_queue_work/enable"
+    place.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")
+
+    def begun_by_task(number: int) -> bool:
+        """Have so many come and go; was the worker queued from the task that gave them up?"""
+        place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
+        output = place.check(
+            f"cd /sys/kernel/tracing; echo >trace; echo 1 >{event}; "
+            f"{PROGRAMS}/surplus -r -u {number}; "
+            f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done; "
+            f"echo 0 >{event}; grep free_hpage_workfn trace",
+            timeout=200,
+        )
+        assert f"pages={number}" in output
+        # The third of the flags tells who was interrupted by a timer.
+        return bool(re.search(r"surplus-\d+ +\[\d+\] ..\.", output))
+
+    entries_of_a_batch, entries_of_a_page = 16384, LARGE.pause // 4
+    assert begun_by_task(entries_of_a_batch // entries_of_a_page + 10)
+    assert not begun_by_task(entries_of_a_batch // entries_of_a_page - 10)
+    place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
+    assert_nothing_left(place)
+
+
 # Each allocation on the way fails once, the shell being the one that fails. It starts no
 # other program meanwhile: a stack that cannot be allocated for one is a complaint. Eight tries
 # in which none failed are the end: there are not so many allocations.

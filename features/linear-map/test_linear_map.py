@@ -360,8 +360,8 @@ def test_secret_memory_waits_for_a_pause_that_cannot_be_had(machine):
     )
     assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 0
     refused, waited = output.split("doomed ended: 137")
-    assert "touch: read: Bad address\nkernel ended: 1\n" in refused, output
-    assert "exit ended: 0\n" in refused, output
+    for line in ("touch: read: Bad address\n", "kernel ended: 1\n", "exit ended: 0\n"):
+        assert line in refused, output
     assert "still waiting" in waited, output
     assert "waiting ended: 0" in waited, output
     assert guest.warnings() == ""
