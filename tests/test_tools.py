@@ -1033,6 +1033,21 @@ def test_export_follows_no_link_at_the_name_that_it_writes_first(tree, call, tmp
     assert [file.name for file in folder.iterdir()] == ["pagewright.prom"]
 
 
+@pytest.mark.parametrize("words", [["export"], ["map", "--svg"]], ids=["export", "map"])
+def test_a_device_or_a_link_is_not_replaced(tree, call, tmp_path, words):
+    """Otherwise root would lose /dev/null and /dev/stdout."""
+    target = tmp_path / "target"
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(target)
+    for name in ("fifo", "link"):
+        code, output = call(tree("all-on"), *words, str(tmp_path / name))
+        assert code == 1
+        assert output.endswith(f"{name} cannot be written: it is a link, a device or a pipe\n")
+    assert (tmp_path / "fifo").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert not target.exists()
+
+
 def test_export_leaves_nothing_behind_where_it_fails(tree, call, tmp_path):
     (tmp_path / "pagewright.prom" / "a").mkdir(parents=True)
     code, output = call(tree("all-on"), "export", str(tmp_path / "pagewright.prom"))
