@@ -686,6 +686,19 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert "DirectMap32M" in output
 
 
+def test_a_folder_that_may_not_be_looked_into_is_no_error(unprivileged, call, monkeypatch):
+    """Neither as that of --root, nor as /sys/firmware, in a container for example."""
+    closed = unprivileged / "sys" / "kernel" / "debug"
+    assert call(closed / "root", "status") == (1, f"pagewright: {closed}/root: Permission denied\n")
+    find = tool.Files.path
+    monkeypatch.setattr(
+        tool.Files, "path", lambda *at: find(at[0], at[1].replace("firmware", "kernel/debug"))
+    )
+    code, output = call(unprivileged, "status")
+    assert code == 0
+    assert "no UEFI, so no Secure Boot" in output
+
+
 def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch):
     files = tool.Files(tree("all-on", {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}))
     journal = "Linux version 6.12.117\npercpu: no local map: percpu_local_map=0\n"
@@ -1192,6 +1205,14 @@ def test_it_runs_on_this_computer(command):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 1, 3, 4)
     assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_full_is_an_error_in_words(tree):
+    words = [sys.executable, "-B", str(COMMAND), "--root", str(tree("all-on")), "status"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    expected = "pagewright: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_a_terminal_of_ascii_is_no_error(tree):
