@@ -712,6 +712,25 @@ def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch
     assert tool.read_log(files).source == "/dev/kmsg"
 
 
+def test_a_copy_that_tar_has_made_of_sys(tree, status):
+    """Each file has the length that /sys says, filled up with zeros."""
+    expected = status(tree("all-on"))
+    root = tree("all-on")
+    for file in (root / "sys").rglob("*"):
+        if file.is_file() and "debug" not in file.parts:
+            file.write_bytes(file.read_bytes().ljust(4096, b"\0"))
+    assert status(root) == expected
+
+
+def test_a_model_that_the_kernel_does_not_say(tree, status):
+    midr = "/sys/devices/system/cpu/cpu1/regs/identification/midr_el1"
+    models = status(tree("all-on", {midr: ""}))["machine"]["cpus"]["models"]
+    assert [(model["midr"], model["cpus"]) for model in models] == [
+        ("0x410fd842", "0,2-3"),
+        (None, "1"),
+    ]
+
+
 def test_a_root_that_is_none(call, tmp_path):
     code, output = call(tmp_path / "nothing", "status")
     assert code == 1
