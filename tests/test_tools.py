@@ -847,6 +847,18 @@ def test_map_without_page_tables_shows_what_meminfo_says(tree, call, tmp_path):
     ElementTree.parse(picture)
 
 
+def test_map_of_a_kernel_with_39_bits_of_address():
+    """There blocks of 1 GiB are in the table of the first level."""
+    text = """\
+---[ Linear Mapping start ]---
+0xffffff8000000000-0xffffff8040000000           1G PMD       RW NX SHD AF        BLK UXN MEM/NORMAL
+0xffffff8040000000-0xffffff8100000000           3G PGD       RW NX SHD AF        BLK UXN MEM/NORMAL
+---[ Linear Mapping end ]---
+"""
+    (region,) = tool.parse_page_tables(text, 4096)
+    assert region.by("leaf") == {2 * MIB: 1 << 30, 1 << 30: 3 << 30}
+
+
 def test_map_of_another_architecture(tree, call):
     code, output = call(tree("x86"), "map")
     assert code == 0
