@@ -1013,6 +1013,13 @@ def test_advise_names_processes_with_large_heaps(tree, call):
     assert f"{8 << 30 >> 12:,}" in found["words"]
 
 
+def test_the_name_of_a_process_is_no_command_to_the_terminal(tree, call):
+    java = {"/proc/77/status": "Name:\t\x1b]0;java\x07\nRssAnon:\t 8388608 kB\n"}
+    output = call(tree("unpatched", java), "advise")[1]
+    assert "?]0;java? (77)" in output
+    assert "\x1b" not in output
+
+
 def test_advise_on_another_architecture(tree, call):
     code, output = call(tree("x86"), "advise")
     assert code == 4
