@@ -216,6 +216,26 @@ def test_status_of_nothing_at_all(tmp_path, status, call):
         assert output.startswith("pagewright: this kernel ")
 
 
+def test_a_feature_is_not_absent_because_nothing_can_be_read(tree, status):
+    """So it is in a chroot without /proc and /sys."""
+    value = by_name(status(tree("all-on", {"/proc/vmstat": None})))
+    assert value["atomic-write-fault"]["state"] == "unknown"
+    assert "/proc/vmstat" in value["atomic-write-fault"]["why"]
+    root = without_log(tree("all-on", {"/boot/config-6.12.117": None}))
+    shutil.rmtree(root / "sys")
+    for name in ("vmstat", "meminfo"):
+        (root / "proc" / name).unlink()
+    value = status(root)
+    assert value["exit_status"] == 3
+    assert {feature["state"] for feature in value["features"]} == {"unknown"}
+    assert not any(feature["certain"] for feature in value["features"])
+    # The configuration says it just as well.
+    config = root / "boot" / "config-6.12.117"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text("CONFIG_ARM64=y\n")
+    assert status(root)["exit_status"] == 4
+
+
 def cmdline(words: str) -> dict[str, str | None]:
     return {"/proc/cmdline": f"root=/dev/vda {words}\n"}
 
