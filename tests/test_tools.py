@@ -986,6 +986,16 @@ def test_check_sees_an_atomic_that_faults_twice(tree):
     assert "emulated" in tool.check_faults(machine, tool.Touched(256, 257, 0)).words
 
 
+def test_check_knows_that_load_exclusives_may_be_switched_off(tree):
+    """On CPUs without LSE atomics glibc has nothing else."""
+    root = without_log(tree("all-on", cmdline("arm64.atomic_write_fault_exclusive=0")))
+    machine = tool.read_machine(tool.Files(root))
+    twice = tool.Touched(256, 513, 0)
+    assert tool.check_faults(machine, twice).result == "wrong"
+    old = replace(machine, cpu_features=machine.cpu_features - {"atomics"})
+    assert tool.check_faults(old, twice).result == "skipped"
+
+
 def test_check_sees_a_counter_that_falls(tree):
     machine = tool.read_machine(tool.Files(tree("all-on")))
     more = replace(machine, vmstat=machine.vmstat | {"atomic_write_fault": 7})
