@@ -979,6 +979,27 @@ def test_check_compares_the_models_with_what_the_kernel_says_of_them(tree, reaso
     assert tool.check_level_2(tool.read_machine(tool.Files(root))).result == result
 
 
+@pytest.mark.parametrize(
+    ("sizes", "mode", "result"),
+    [
+        # In MiB: leaves of 64 KiB, of 2 MiB (contiguous pages), of 512 MiB (blocks).
+        ((20, 1004, 0), "blocks", "ok"),
+        ((1024, 0, 0), "blocks", "skipped"),
+        ((1024, 0, 15 * 512), "blocks", "ok"),
+        ((16 * 512, 0, 0), "pages", "wrong"),
+    ],
+    ids=["live", "in-pauses", "large", "pages"],
+)
+def test_a_block_of_a_kernel_with_large_pages_may_be_half_of_memory(tree, sizes, mode, result):
+    """Then it is in pages, as a part of it is the kernel's image or firmware's."""
+    names = ("DirectMap64k", "DirectMap2M", "DirectMap512M")
+    leaves = {name: size * MIB for name, size in zip(names, sizes, strict=True)}
+    machine = tool.read_machine(tool.Files(tree("all-on")))
+    machine = replace(machine, page_size=64 << 10, meminfo={"MemTotal": 900 * MIB} | leaves)
+    assert tool.check_linear_map(machine).result == result
+    assert tool.linear_map(replace(machine, log=tool.Log())).mode == mode
+
+
 def test_check_sees_an_atomic_that_faults_twice(tree):
     machine = tool.read_machine(tool.Files(tree("all-on")))
     assert tool.check_faults(machine, tool.Touched(256, 256, 256)).result == "ok"
