@@ -198,6 +198,17 @@ def test_status_of_a_kernel_without_the_features(tree, status, call):
     assert "The running kernel, 6.12.117, was built without them." in output
 
 
+def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
+    """As those of x86 do; what it has in blocks is not due to the feature."""
+    root = tree("unpatched", {"/boot/config-6.12.117": None})
+    with (root / "proc" / "meminfo").open("a") as file:
+        file.write("DirectMap4k:       4096 kB\nDirectMap2M:    1044480 kB\n")
+    for tree_without_log in (root, without_log(root)):
+        value = status(tree_without_log)
+        assert value["exit_status"] == 4
+        assert {feature["state"] for feature in value["features"]} == {"absent"}
+
+
 def test_status_of_another_architecture(tree, status, call):
     root = tree("x86")
     value = status(root)
