@@ -417,6 +417,23 @@ def test_tools_that_were_not_cloned_have_the_lowest_version(space):
     assert deb.tools(space).version == "0.none"
 
 
+@pytest.mark.skipif(not shutil.which("dh_installsystemd"), reason="there is no debhelper")
+def test_a_timer_that_was_enabled_goes_on_after_an_upgrade(tmp_path):
+    folder = tmp_path / "tools"
+    deb._write_tools(SPACE, deb.Tools(), folder)
+    for command in ("make -f debian/rules override_dh_installsystemd", "dh_installdeb"):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    made = folder / "debian" / "pagewright-tools"
+    units = sorted(file.name for file in made.glob("**/pagewright-export.*"))
+    assert units == ["pagewright-export.service", "pagewright-export.timer"]
+    scripts = {file.name: file.read_text() for file in (made / "DEBIAN").iterdir()}
+    assert "stop" not in scripts.get("preinst", "")
+    # It starts only what an administrator has enabled.
+    assert "deb-systemd-invoke $_dh_action 'pagewright-export.timer'" in scripts["postinst"]
+    assert "if deb-systemd-helper --quiet was-enabled" in scripts["postinst"]
+    assert "deb-systemd-invoke stop 'pagewright-export.timer'" in scripts["prerm"]
+
+
 @pytest.mark.full
 def test_packages_of_a_kernel_that_is_none(git, compiled, space, tmp_path):
     """Everything but the compiler's work is in earnest."""
