@@ -870,6 +870,18 @@ def test_map_shows_what_the_tables_hold(tree, call, tmp_path):
     assert "leaves of 32M, read-write" in words
 
 
+def test_who_may_read_a_picture_is_for_the_umask_to_say(tree, call, tmp_path):
+    """It has addresses in it, which the kernel shows to root alone; metrics are for everyone."""
+    before = os.umask(0o077)
+    try:
+        call(tree("all-on"), "map", "--svg", str(tmp_path / "map.svg"))
+        call(tree("all-on"), "export", str(tmp_path / "pagewright.prom"))
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("map.svg", "pagewright.prom")]
+    assert modes == [0o600, 0o644]
+
+
 def test_map_without_page_tables_shows_what_meminfo_says(tree, call, tmp_path):
     picture = tmp_path / "map.svg"
     code, output = call(tree("cortex-a76-pages"), "map", "--svg", str(picture))
