@@ -188,6 +188,13 @@ def test_status_says_what_to_do_about_pauses_that_failed(tree, status):
     assert "/sys/kernel/cpu_pause/wait_us" in found["changes"][0]
 
 
+def test_pauses_that_failed_while_a_cpu_went_off_line_are_no_reason_to_wait_longer(tree, status):
+    found = by_name(status(tree("cortex-a76-pages", {"/sys/kernel/cpu_pause/given_up": "0\n"})))
+    assert found["cpu-pause"]["figures"]["failed"] == 66
+    assert found["cpu-pause"]["changes"] == []
+    assert "wait_us" not in found["hugetlb-vmemmap"]["changes"][0]
+
+
 def test_status_of_a_kernel_without_the_features(tree, status, call):
     root = tree("unpatched")
     value = status(root)
