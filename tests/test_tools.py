@@ -1271,14 +1271,18 @@ def test_completion_offers_commands_and_options():
         complete() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _pagewright
             printf '%s\\n' "${{COMPREPLY[@]}}"; }}
         complete pagewright ''; echo --; complete pagewright status --; echo --
-        complete pagewright map --
+        complete pagewright map --; echo --
+        complete pagewright --root = /proc status --; echo --
+        complete pagewright --root = {TOOLS.parent}/too
     """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     parts = re.split(r"^--$", done.stdout, flags=re.MULTILINE)
-    commands, of_status, of_map = (part.split() for part in parts)
+    commands, of_status, of_map, of_root, roots = (part.split() for part in parts)
     assert set(options()) <= set(commands)
     assert "--json" in of_status
     assert "--svg" in of_map
+    assert of_root == of_status
+    assert roots == [str(TOOLS)]
 
 
 def test_units_start_what_there_is():
