@@ -724,6 +724,23 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert "DirectMap32M" in output
 
 
+def test_a_journal_of_months_is_read_as_far_as_the_boot_goes(tmp_path, monkeypatch):
+    """The exporter asks for it each minute."""
+    journal = tmp_path / "journalctl"
+    lines = "echo Linux version 6.12.117; head -c 9000000 /dev/zero | tr '\\0' x; exec sleep 60"
+    journal.write_text(f"#!/bin/sh\n{lines}\n")
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    text = tool._ask_journal()
+    assert text.startswith("Linux version 6.12.117\nxxx")
+    assert len(text) < 9000000
+    journal.write_text("#!/bin/sh\necho Linux version 6.12.117\n")
+    assert tool._ask_journal() == "Linux version 6.12.117\n"
+    journal.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tool._ask_journal() == ""
+
+
 def test_a_folder_that_may_not_be_looked_into_is_no_error(unprivileged, call, monkeypatch):
     """Neither as that of --root, nor as /sys/firmware, in a container for example."""
     closed = unprivileged / "sys" / "kernel" / "debug"
