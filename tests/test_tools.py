@@ -1542,7 +1542,10 @@ def test_the_page_on_status_has_each_line_that_is_printed(tree, call, status, na
             assert f"| {figure['words']} |" in section, figure["words"]
     _, printed = call(root, "status")
     labels = set(re.findall(r"^  (\w+):", printed, re.MULTILINE))
-    assert {"CPUs", "Memory", "Kernel", "Why"} <= labels
+    (root / "proc" / "vmstat").unlink()
+    (root / "proc" / "vmstat").mkdir()
+    labels.update(re.findall(r"^  (\w+):", call(root, "status")[1], re.MULTILINE))
+    assert {"CPUs", "Memory", "Kernel", "Why", "Note"} <= labels
     assert {label for label in labels if f"`{label}`" not in text} == set()
 
 
