@@ -96,7 +96,8 @@ def test_control_names_all_packages_after_the_release(debian):
 
 def test_what_preinst_calls_is_there_before_the_package_is_unpacked(debian):
     """Of a package in Depends dpkg promises nothing to preinst (Debian's policy, 7.2)."""
-    assert "\nlinux-run-hooks " in (debian / f"linux-image-{RELEASE.name}.preinst").read_text()
+    script = (debian / f"linux-image-{RELEASE.name}.preinst").read_text()
+    assert "\tlinux-run-hooks " in script
     image = (debian / "control").read_text().split("\n\n")[1]
     fields = dict(line.split(": ", 1) for line in image.splitlines() if not line.startswith(" "))
     # That version is in Debian 12 and 13, and the first that has the program.
@@ -222,6 +223,20 @@ def test_removal_leaves_nothing(server):
         f"linux-update-symlinks remove {RELEASE.name}",
         "linux-run-hooks image postrm",
     ]
+
+
+def test_an_upgrade_is_no_removal_to_hooks(server):
+    """Those of DKMS and systemd-boot take away what is there of the kernel, whatever dpkg does."""
+    version = "6.12.117-1~deb12u1+pagewright3"
+    upgrade = [("prerm", "upgrade"), ("preinst", "upgrade"), ("postrm", "upgrade")]
+    # What dpkg calls when the new version cannot be unpacked, or another package is in the way.
+    failure = [("postrm", "abort-upgrade"), ("preinst", "abort-upgrade")]
+    failure += [("postinst", "abort-upgrade"), ("prerm", "deconfigure")]
+    for script, action in (*upgrade, *failure):
+        assert server.run(script, action, version).returncode == 0
+    assert server.calls() == ["linux-run-hooks image preinst"]
+    assert server.run("postrm", "purge").returncode == 0
+    assert server.calls()[1:] == ["linux-run-hooks image postrm"]
 
 
 def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
@@ -400,6 +415,23 @@ def test_the_version_of_the_tools_is_that_of_their_last_commit(git, space):
 
 def test_tools_that_were_not_cloned_have_the_lowest_version(space):
     assert deb.tools(space).version == "0.none"
+
+
+@pytest.mark.skipif(not shutil.which("dh_installsystemd"), reason="there is no debhelper")
+def test_a_timer_that_was_enabled_goes_on_after_an_upgrade(tmp_path):
+    folder = tmp_path / "tools"
+    deb._write_tools(SPACE, deb.Tools(), folder)
+    for command in ("make -f debian/rules override_dh_installsystemd", "dh_installdeb"):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    made = folder / "debian" / "pagewright-tools"
+    units = sorted(file.name for file in made.glob("**/pagewright-export.*"))
+    assert units == ["pagewright-export.service", "pagewright-export.timer"]
+    scripts = {file.name: file.read_text() for file in (made / "DEBIAN").iterdir()}
+    assert "stop" not in scripts.get("preinst", "")
+    # It starts only what an administrator has enabled.
+    assert "deb-systemd-invoke $_dh_action 'pagewright-export.timer'" in scripts["postinst"]
+    assert "if deb-systemd-helper --quiet was-enabled" in scripts["postinst"]
+    assert "deb-systemd-invoke stop 'pagewright-export.timer'" in scripts["prerm"]
 
 
 @pytest.mark.full

@@ -188,6 +188,13 @@ def test_status_says_what_to_do_about_pauses_that_failed(tree, status):
     assert "/sys/kernel/cpu_pause/wait_us" in found["changes"][0]
 
 
+def test_pauses_that_failed_while_a_cpu_went_off_line_are_no_reason_to_wait_longer(tree, status):
+    found = by_name(status(tree("cortex-a76-pages", {"/sys/kernel/cpu_pause/given_up": "0\n"})))
+    assert found["cpu-pause"]["figures"]["failed"] == 66
+    assert found["cpu-pause"]["changes"] == []
+    assert "wait_us" not in found["hugetlb-vmemmap"]["changes"][0]
+
+
 def test_status_of_a_kernel_without_the_features(tree, status, call):
     root = tree("unpatched")
     value = status(root)
@@ -196,6 +203,17 @@ def test_status_of_a_kernel_without_the_features(tree, status, call):
     code, output = call(root, "status")
     assert code == 4
     assert "The running kernel, 6.12.117, was built without them." in output
+
+
+def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
+    """As those of x86 do; what it has in blocks is not due to the feature."""
+    root = tree("unpatched", {"/boot/config-6.12.117": None})
+    with (root / "proc" / "meminfo").open("a") as file:
+        file.write("DirectMap4k:       4096 kB\nDirectMap2M:    1044480 kB\n")
+    for tree_without_log in (root, without_log(root)):
+        value = status(tree_without_log)
+        assert value["exit_status"] == 4
+        assert {feature["state"] for feature in value["features"]} == {"absent"}
 
 
 def test_status_of_another_architecture(tree, status, call):
@@ -214,6 +232,26 @@ def test_status_of_nothing_at_all(tmp_path, status, call):
         code, output = call(tmp_path, command)
         assert code == 1
         assert output.startswith("pagewright: this kernel ")
+
+
+def test_a_feature_is_not_absent_because_nothing_can_be_read(tree, status):
+    """So it is in a chroot without /proc and /sys."""
+    value = by_name(status(tree("all-on", {"/proc/vmstat": None})))
+    assert value["atomic-write-fault"]["state"] == "unknown"
+    assert "/proc/vmstat" in value["atomic-write-fault"]["why"]
+    root = without_log(tree("all-on", {"/boot/config-6.12.117": None}))
+    shutil.rmtree(root / "sys")
+    for name in ("vmstat", "meminfo"):
+        (root / "proc" / name).unlink()
+    value = status(root)
+    assert value["exit_status"] == 3
+    assert {feature["state"] for feature in value["features"]} == {"unknown"}
+    assert not any(feature["certain"] for feature in value["features"])
+    # The configuration says it just as well.
+    config = root / "boot" / "config-6.12.117"
+    config.parent.mkdir(exist_ok=True)
+    config.write_text("CONFIG_ARM64=y\n")
+    assert status(root)["exit_status"] == 4
 
 
 def cmdline(words: str) -> dict[str, str | None]:
@@ -266,18 +304,17 @@ def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log)
     assert others == {name}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "fragment"),
-    [
-        ("rodata=on", "protection of rodata=full"),
-        ("debug_pagealloc=on", "debug_pagealloc=on"),
-    ],
-)
-def test_a_linear_map_that_the_command_line_fixes(tree, status, parameters, fragment):
-    root = without_log(tree("all-on", cmdline(parameters)))
+def test_a_linear_map_that_the_command_line_fixes(tree, status):
+    root = without_log(tree("all-on", cmdline("rodata=on")))
     found = by_name(status(root))["linear-map"]
     assert found["state"] == "off"
-    assert fragment in found["why"]
+    assert "protection of rodata=full" in found["why"]
+
+
+def test_a_parameter_that_this_kernel_does_not_know_fixes_nothing(tree, status):
+    """Debian's kernels are without CONFIG_DEBUG_PAGEALLOC."""
+    root = without_log(tree("all-on", cmdline("debug_pagealloc=on")))
+    assert by_name(status(root))["linear-map"]["state"] == "on"
 
 
 def test_a_linear_map_that_was_repainted_names_the_cpu(tree, status):
@@ -587,6 +624,7 @@ def test_a_parameter_whose_removal_would_not_bring_blocks_is_not_all_to_change(
     [
         ("pages", LIVE_ONLY, UNLISTED, LIVE_ONLY, f"Remove {LIVE_ONLY}"),
         ("pages", "", UNLISTED, TOP_LEVEL, "more levels"),
+        ("pages", "debug_pagealloc=on", LISTED, "needs pages", "Remove debug_pagealloc=on"),
         ("blocks", "", UNLISTED, "because CPU 0, Cortex-A76 r4p1", ""),
         ("blocks", "arm64.nobbml2", LISTED, "with arm64.nobbml2", "Remove arm64.nobbml2"),
         ("blocks", "arm64.linear_map=pause", LISTED, "map=pause", "Remove arm64.linear_map=pause"),
@@ -686,6 +724,36 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert "DirectMap32M" in output
 
 
+def test_a_journal_of_months_is_read_as_far_as_the_boot_goes(tmp_path, monkeypatch):
+    """The exporter asks for it each minute."""
+    journal = tmp_path / "journalctl"
+    lines = "echo Linux version 6.12.117; head -c 9000000 /dev/zero | tr '\\0' x; exec sleep 60"
+    journal.write_text(f"#!/bin/sh\n{lines}\n")
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    text = tool._ask_journal()
+    assert text.startswith("Linux version 6.12.117\nxxx")
+    assert len(text) < 9000000
+    journal.write_text("#!/bin/sh\necho Linux version 6.12.117\n")
+    assert tool._ask_journal() == "Linux version 6.12.117\n"
+    journal.unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tool._ask_journal() == ""
+
+
+def test_a_folder_that_may_not_be_looked_into_is_no_error(unprivileged, call, monkeypatch):
+    """Neither as that of --root, nor as /sys/firmware, in a container for example."""
+    closed = unprivileged / "sys" / "kernel" / "debug"
+    assert call(closed / "root", "status") == (1, f"pagewright: {closed}/root: Permission denied\n")
+    find = tool.Files.path
+    monkeypatch.setattr(
+        tool.Files, "path", lambda *at: find(at[0], at[1].replace("firmware", "kernel/debug"))
+    )
+    code, output = call(unprivileged, "status")
+    assert code == 0
+    assert "no UEFI, so no Secure Boot" in output
+
+
 def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch):
     files = tool.Files(tree("all-on", {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}))
     journal = "Linux version 6.12.117\npercpu: no local map: percpu_local_map=0\n"
@@ -697,6 +765,25 @@ def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch
     assert log.last(r"no local map: (.*)")[1] == "percpu_local_map=0"
     monkeypatch.setattr(tool, "_ask_journal", lambda: "")
     assert tool.read_log(files).source == "/dev/kmsg"
+
+
+def test_a_copy_that_tar_has_made_of_sys(tree, status):
+    """Each file has the length that /sys says, filled up with zeros."""
+    expected = status(tree("all-on"))
+    root = tree("all-on")
+    for file in (root / "sys").rglob("*"):
+        if file.is_file() and "debug" not in file.parts:
+            file.write_bytes(file.read_bytes().ljust(4096, b"\0"))
+    assert status(root) == expected
+
+
+def test_a_model_that_the_kernel_does_not_say(tree, status):
+    midr = "/sys/devices/system/cpu/cpu1/regs/identification/midr_el1"
+    models = status(tree("all-on", {midr: ""}))["machine"]["cpus"]["models"]
+    assert [(model["midr"], model["cpus"]) for model in models] == [
+        ("0x410fd842", "0,2-3"),
+        (None, "1"),
+    ]
 
 
 def test_a_root_that_is_none(call, tmp_path):
@@ -807,12 +894,36 @@ def test_map_shows_what_the_tables_hold(tree, call, tmp_path):
     assert "leaves of 32M, read-write" in words
 
 
+def test_who_may_read_a_picture_is_for_the_umask_to_say(tree, call, tmp_path):
+    """It has addresses in it, which the kernel shows to root alone; metrics are for everyone."""
+    before = os.umask(0o077)
+    try:
+        call(tree("all-on"), "map", "--svg", str(tmp_path / "map.svg"))
+        call(tree("all-on"), "export", str(tmp_path / "pagewright.prom"))
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("map.svg", "pagewright.prom")]
+    assert modes == [0o600, 0o644]
+
+
 def test_map_without_page_tables_shows_what_meminfo_says(tree, call, tmp_path):
     picture = tmp_path / "map.svg"
     code, output = call(tree("cortex-a76-pages"), "map", "--svg", str(picture))
     assert code == 0
     assert re.search(r"^DirectMap4k +1,012 MiB  #+$", output, re.MULTILINE)
     ElementTree.parse(picture)
+
+
+def test_map_of_a_kernel_with_39_bits_of_address():
+    """There blocks of 1 GiB are in the table of the first level."""
+    text = """\
+---[ Linear Mapping start ]---
+0xffffff8000000000-0xffffff8040000000           1G PMD       RW NX SHD AF        BLK UXN MEM/NORMAL
+0xffffff8040000000-0xffffff8100000000           3G PGD       RW NX SHD AF        BLK UXN MEM/NORMAL
+---[ Linear Mapping end ]---
+"""
+    (region,) = tool.parse_page_tables(text, 4096)
+    assert region.by("leaf") == {2 * MIB: 1 << 30, 1 << 30: 3 << 30}
 
 
 def test_map_of_another_architecture(tree, call):
@@ -915,11 +1026,59 @@ def test_check_compares_the_models_with_what_the_kernel_says_of_them(tree, reaso
     assert tool.check_level_2(tool.read_machine(tool.Files(root))).result == result
 
 
+@pytest.mark.parametrize(
+    ("sizes", "mode", "result"),
+    [
+        # In MiB: leaves of 64 KiB, of 2 MiB (contiguous pages), of 512 MiB (blocks).
+        ((20, 1004, 0), "blocks", "ok"),
+        ((1024, 0, 0), "blocks", "skipped"),
+        ((1024, 0, 15 * 512), "blocks", "ok"),
+        ((16 * 512, 0, 0), "pages", "wrong"),
+    ],
+    ids=["live", "in-pauses", "large", "pages"],
+)
+def test_a_block_of_a_kernel_with_large_pages_may_be_half_of_memory(tree, sizes, mode, result):
+    """Then it is in pages, as a part of it is the kernel's image or firmware's."""
+    names = ("DirectMap64k", "DirectMap2M", "DirectMap512M")
+    leaves = {name: size * MIB for name, size in zip(names, sizes, strict=True)}
+    machine = tool.read_machine(tool.Files(tree("all-on")))
+    machine = replace(machine, page_size=64 << 10, meminfo={"MemTotal": 900 * MIB} | leaves)
+    assert tool.check_linear_map(machine).result == result
+    assert tool.linear_map(replace(machine, log=tool.Log())).mode == mode
+
+
 def test_check_sees_an_atomic_that_faults_twice(tree):
     machine = tool.read_machine(tool.Files(tree("all-on")))
     assert tool.check_faults(machine, tool.Touched(256, 256, 256)).result == "ok"
     assert tool.check_faults(machine, tool.Touched(256, 513, 0)).result == "wrong"
     assert "emulated" in tool.check_faults(machine, tool.Touched(256, 257, 0)).words
+
+
+def test_check_judges_nothing_while_hugetlb_pages_come_or_go(tree, monkeypatch, call):
+    """The kernel counts them no longer, while their struct pages are still to be restored."""
+    root = tree("all-on")
+    pages = root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+    saved = root / "sys/kernel/mm/hugetlb_vmemmap/bytes_saved"
+    pages.write_text("2\n")
+    assert call(root, "check")[0] == 1
+
+    def restore(_):
+        saved.write_text(f"{2 * 24 << 10}\n")
+
+    monkeypatch.setattr(tool, "touch", restore)
+    code, output = call(root, "check")
+    assert code == 0
+    assert "come or go at the moment" in output
+
+
+def test_check_knows_that_load_exclusives_may_be_switched_off(tree):
+    """On CPUs without LSE atomics glibc has nothing else."""
+    root = without_log(tree("all-on", cmdline("arm64.atomic_write_fault_exclusive=0")))
+    machine = tool.read_machine(tool.Files(root))
+    twice = tool.Touched(256, 513, 0)
+    assert tool.check_faults(machine, twice).result == "wrong"
+    old = replace(machine, cpu_features=machine.cpu_features - {"atomics"})
+    assert tool.check_faults(old, twice).result == "skipped"
 
 
 def test_check_sees_a_counter_that_falls(tree):
@@ -967,6 +1126,13 @@ def test_advise_names_processes_with_large_heaps(tree, call):
     assert "java (77)" in found["words"]
     assert "small" not in found["words"]
     assert f"{8 << 30 >> 12:,}" in found["words"]
+
+
+def test_the_name_of_a_process_is_no_command_to_the_terminal(tree, call):
+    java = {"/proc/77/status": "Name:\t\x1b]0;java\x07\nRssAnon:\t 8388608 kB\n"}
+    output = call(tree("unpatched", java), "advise")[1]
+    assert "?]0;java? (77)" in output
+    assert "\x1b" not in output
 
 
 def test_advise_on_another_architecture(tree, call):
@@ -1031,6 +1197,21 @@ def test_export_follows_no_link_at_the_name_that_it_writes_first(tree, call, tmp
     link.unlink()
     assert call(tree("all-on"), "export", str(folder / "pagewright.prom")) == (0, "")
     assert [file.name for file in folder.iterdir()] == ["pagewright.prom"]
+
+
+@pytest.mark.parametrize("words", [["export"], ["map", "--svg"]], ids=["export", "map"])
+def test_a_device_or_a_link_is_not_replaced(tree, call, tmp_path, words):
+    """Otherwise root would lose /dev/null and /dev/stdout."""
+    target = tmp_path / "target"
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to(target)
+    for name in ("fifo", "link"):
+        code, output = call(tree("all-on"), *words, str(tmp_path / name))
+        assert code == 1
+        assert output.endswith(f"{name} cannot be written: it is a link, a device or a pipe\n")
+    assert (tmp_path / "fifo").is_fifo()
+    assert (tmp_path / "link").is_symlink()
+    assert not target.exists()
 
 
 def test_export_leaves_nothing_behind_where_it_fails(tree, call, tmp_path):
@@ -1107,14 +1288,18 @@ def test_completion_offers_commands_and_options():
         complete() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _pagewright
             printf '%s\\n' "${{COMPREPLY[@]}}"; }}
         complete pagewright ''; echo --; complete pagewright status --; echo --
-        complete pagewright map --
+        complete pagewright map --; echo --
+        complete pagewright --root = /proc status --; echo --
+        complete pagewright --root = {TOOLS.parent}/too
     """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     parts = re.split(r"^--$", done.stdout, flags=re.MULTILINE)
-    commands, of_status, of_map = (part.split() for part in parts)
+    commands, of_status, of_map, of_root, roots = (part.split() for part in parts)
     assert set(options()) <= set(commands)
     assert "--json" in of_status
     assert "--svg" in of_map
+    assert of_root == of_status
+    assert roots == [str(TOOLS)]
 
 
 def test_units_start_what_there_is():
@@ -1177,6 +1362,14 @@ def test_it_runs_on_this_computer(command):
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 1, 3, 4)
     assert "Traceback" not in done.stderr
+
+
+def test_a_disk_that_is_full_is_an_error_in_words(tree):
+    words = [sys.executable, "-B", str(COMMAND), "--root", str(tree("all-on")), "status"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    expected = "pagewright: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
 
 
 def test_a_terminal_of_ascii_is_no_error(tree):
@@ -1349,7 +1542,10 @@ def test_the_page_on_status_has_each_line_that_is_printed(tree, call, status, na
             assert f"| {figure['words']} |" in section, figure["words"]
     _, printed = call(root, "status")
     labels = set(re.findall(r"^  (\w+):", printed, re.MULTILINE))
-    assert {"CPUs", "Memory", "Kernel", "Why"} <= labels
+    (root / "proc" / "vmstat").unlink()
+    (root / "proc" / "vmstat").mkdir()
+    labels.update(re.findall(r"^  (\w+):", call(root, "status")[1], re.MULTILINE))
+    assert {"CPUs", "Memory", "Kernel", "Why", "Note"} <= labels
     assert {label for label in labels if f"`{label}`" not in text} == set()
 
 
