@@ -240,8 +240,9 @@ static bool suffices(struct record *record, const struct cpu *cpu,
 			record->tried |= TRIED_LAST_LEVEL;
 			return false;
 		}
-		if (!tlbi->any_asid && (record->desc & DESC_NOT_GLOBAL) &&
-		    !record->is_table) {
+		/* What leads to a table is never global, even if leaves are. */
+		if (!tlbi->any_asid &&
+		    (record->is_table || (record->desc & DESC_NOT_GLOBAL))) {
 			record->tried |= TRIED_ASID;
 			return false;
 		}
