@@ -157,8 +157,9 @@ class Model:
         return self._c.test_words(index).decode()
 
 
-def operand(va: int) -> int:
-    return va >> 12 & (1 << 44) - 1
+def operand(va: int, level: int | None = None) -> int:
+    """Return that of a TLBI by address; the level is a hint, for pages of 4 KiB."""
+    return va >> 12 & (1 << 44) - 1 | (0 if level is None else (1 << 2 | level) << 44)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +291,7 @@ def test_invalidations_by_address(model, text, broadcast, last_level, any_asid):
 
 def test_level_hint(model):
     """Bits 47 and 46 say whether there is one, and bits 45 and 44 which."""
-    hint = decoded(model(), "tlbi vaale1is, x0", operand(VA) | (1 << 2 | 2) << 44)
+    hint = decoded(model(), "tlbi vaale1is, x0", operand(VA, level=2))
     assert (hint.start, hint.level) == (VA, 2)
 
 
@@ -568,10 +569,23 @@ def test_the_level_of_another_leaf_invalidates_nothing(model):
     m.set(3, 0, PAGE | A_PAGE)
     m.set(3, 0, 0)
     m.do("dsb ishst")
-    m.do("tlbi vaale1is, x0", operand(VA) | (1 << 2 | 2) << 44)
+    m.do("tlbi vaale1is, x0", operand(VA, level=2))
     m.do("dsb ish")
     m.set(3, 0, PAGE + 0x1000 | A_PAGE)
     assert m.rules() == ["scope"]
+
+
+@pytest.mark.parametrize(("level", "expected"), [(2, ["tables"]), (3, [])])
+def test_the_level_of_a_block_does_not_invalidate_what_leads_to_pages(model, level, expected):
+    m = model(2)
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.set(2, 1, 0)
+    m.do("dsb ishst")
+    m.do("tlbi vaae1is, x0", operand(VA + 0x200000, level))
+    m.do("dsb ish")
+    m.write(OTHER[3] + 8, 0x1234)
+    assert m.rules() == expected
 
 
 def test_a_range_that_is_too_short(model):

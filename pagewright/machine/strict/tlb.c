@@ -246,8 +246,10 @@ static bool suffices(struct record *record, const struct cpu *cpu,
 			record->tried |= TRIED_ASID;
 			return false;
 		}
-		if (tlbi->level && !record->is_table &&
-		    tlbi->level != record->level) {
+		/* It is the level of leaves: those of a table are below it. */
+		if (tlbi->level &&
+		    (record->is_table ? tlbi->level <= record->level :
+					tlbi->level != record->level)) {
 			record->tried |= TRIED_LEVEL;
 			return false;
 		}
