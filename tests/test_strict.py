@@ -669,6 +669,35 @@ def test_what_a_stale_table_held_is_remembered(model):
     assert len(m.rules()) > 1
 
 
+@pytest.mark.parametrize(
+    ("tlbi", "expected"),
+    [
+        ("tlbi vaale1is, x0", ["scope"]),
+        ("tlbi vae1is, x0", ["scope"]),
+        ("tlbi vaae1is, x0", []),
+        ("tlbi vmalle1is", []),
+    ],
+)
+def test_what_a_stale_table_has_is_walked_again(model, tlbi, expected):
+    """As long as a walk cache leads there, it does not help that the leaf was invalidated."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(2, 0, 0)
+    m.flush(tlbi=tlbi)
+    m.set(2, 0, BLOCK | LEAF)
+    assert m.rules() == expected
+
+
+def test_a_stale_table_whose_leaves_were_unmapped_before(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.set(2, 0, 0)
+    m.flush()
+    m.set(2, 0, BLOCK | LEAF)
+    assert m.rules() == []
+
+
 def test_use_while_unmapped(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)

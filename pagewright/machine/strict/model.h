@@ -160,6 +160,7 @@ void mount_root(struct site site, int root);
 void unmount_root(int root);
 void table_changed(struct site site, struct table *table, u32 index, u64 old);
 void drop_stale_mount(const struct record *record);
+bool stale_table_has(const struct record *record, const struct record *leaf);
 u64 cpus_of(u64 roots);
 bool walk(int root, u64 va, u64 *desc, int *level);
 u64 entry_va(const struct table *table, const struct mount *mount, u32 index);

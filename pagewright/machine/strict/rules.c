@@ -131,8 +131,8 @@ static const char *attempt_of(const struct record *record)
 		return "the old entry was invalidated for one address space "
 		       "only";
 	if (record->tried & TRIED_LAST_LEVEL)
-		return "the old entry leads to a table, and the last level "
-		       "alone was invalidated";
+		return "the last level alone was invalidated, and walk caches "
+		       "may still lead to the table of the old entry";
 	return NULL;
 }
 

@@ -303,6 +303,17 @@ void drop_stale_mount(const struct record *record)
 	tidy(table);
 }
 
+/* Does the table that a record leads to have the descriptor of another one? */
+bool stale_table_has(const struct record *record, const struct record *leaf)
+{
+	u64 pa = desc_address(&model.geometry, record->desc, record->level);
+	struct table *table = table_at(pa);
+
+	return table && table->pa == pa && table->level == leaf->level &&
+	       table->shadow[(leaf->va - record->va) /
+			     granule(leaf->level)] == leaf->desc;
+}
+
 static u64 upper_half(void)
 {
 	return -BIT(model.geometry.va_bits);

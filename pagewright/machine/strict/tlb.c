@@ -224,10 +224,33 @@ static void issue(u32 cpu, u32 record, int root, u64 cpus, bool broadcast)
 	};
 }
 
-/* Does an invalidation suffice for a record?  If not, remember why. */
+/*
+ * One after the other: what walk caches may hold of the table that a leaf is
+ * in still, though nothing else leads there.  Start with NULL.
+ */
+static struct record *next_parent(const struct record *leaf,
+				  struct record *parent)
+{
+	int level = leaf->level - 1;
+
+	parent = parent ? record_next(parent) :
+		 record_first(leaf->va & ~(granule(level) - 1), level);
+	for (; parent; parent = record_next(parent))
+		if (parent->is_table && stale_table_has(parent, leaf))
+			return parent;
+	return NULL;
+}
+
+/*
+ * Does an invalidation suffice for a record?  If not, remember why.
+ *
+ * A leaf in a table that a walk cache leads to can be walked again as soon as
+ * it is invalidated.  So what leads to the table has to go, too.
+ */
 static bool suffices(struct record *record, const struct cpu *cpu,
 		     const struct tlbi *tlbi)
 {
+	struct record *parent = NULL;
 	u64 barrier = cpu->barrier;
 
 	if (!tlbi->broadcast && cpu->local_barrier > barrier)
@@ -251,6 +274,13 @@ static bool suffices(struct record *record, const struct cpu *cpu,
 		    (record->is_table ? tlbi->level <= record->level :
 					tlbi->level != record->level)) {
 			record->tried |= TRIED_LEVEL;
+			return false;
+		}
+		while (!record->is_table &&
+		       (parent = next_parent(record, parent))) {
+			if (suffices(parent, cpu, tlbi))
+				continue;
+			record->tried |= parent->tried;
 			return false;
 		}
 	}
