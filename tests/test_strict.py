@@ -635,6 +635,21 @@ def test_invalidation_by_address_with_two_sizes_cached(model):
     assert m.rules() == []
 
 
+def test_invalidation_by_address_of_a_page_that_was_split_off_and_unmapped(model):
+    """Neither the block nor the page is in the tables any more; both may be in a TLB."""
+    m = model(2)
+    split_block(m)
+    m.write(OTHER[3] + 8 * 3, 0)
+    m.flush(VA + 0x203000)
+    assert set(m.rules()) == {"sizes"}
+    m = model(2)
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.write(OTHER[3] + 8 * 3, 0)
+    m.flush(VA + 0x203000)
+    assert m.rules() == []
+
+
 def fold_block(m: Model, tlbi: str):
     split_block(m)
     m.flush(tlbi="tlbi vmalle1is")

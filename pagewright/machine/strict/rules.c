@@ -467,6 +467,34 @@ void check_access(struct site site, u64 va, bool write)
 	}
 }
 
+/* What TLBs may hold of an address in another size than a record's. */
+static bool other_size(const struct record *record, const struct leaf *old,
+		       u64 va, struct leaf *other)
+{
+	const struct record *it;
+	u32 i;
+	int level;
+
+	for (i = 0; i < MAX_ROOTS; i++)
+		if (record->roots & BIT(i))
+			break;
+	if (i < MAX_ROOTS && walk(i, va, &other->desc, &other->level) &&
+	    !same_size(old, other))
+		return true;
+	/* It may have left the tables, too. */
+	for (level = model.geometry.root_level; level <= 3; level++) {
+		it = record_first(va & ~(granule(level) - 1), level);
+		for (; it; it = record_next(it)) {
+			other->desc = it->desc;
+			other->level = level;
+			if (!it->is_table && (it->cpus & record->cpus) &&
+			    !same_size(old, other))
+				return true;
+		}
+	}
+	return false;
+}
+
 /*
  * An invalidation by address while TLBs may hold leaves of several sizes for
  * it: only the invalidation of all is sure to remove each of them.
@@ -480,20 +508,12 @@ void check_invalidation(struct site site, const struct record *record,
 		.desc = record->desc,
 		.level = record->level,
 	};
-	struct leaf now;
-	u32 i;
+	struct leaf other;
 
-	if (record->is_table)
-		return;
-	for (i = 0; i < MAX_ROOTS; i++)
-		if (record->roots & BIT(i))
-			break;
-	if (i == MAX_ROOTS || !walk(i, va, &now.desc, &now.level))
-		return;
-	if (!same_size(&old, &now))
+	if (!record->is_table && other_size(record, &old, va, &other))
 		report(RULE_SIZES, "invalidated by address, while TLBs may "
 		       "hold leaves of two sizes for it", site, va,
-		       record->desc, now.desc, record->writer);
+		       record->desc, other.desc, record->writer);
 }
 
 /* Roots */
