@@ -783,6 +783,31 @@ def test_a_contiguous_group_stays_inconsistent(model):
     assert "inconsistent" in m.words()
 
 
+@pytest.mark.parametrize("new", [0, PAGE + 0x4000 | A_PAGE & ~VALID | CONTIGUOUS])
+def test_a_member_of_a_contiguous_group_is_unmapped(model, new):
+    """The others still have the bit: a TLB may go on translating all of the group."""
+    m = model()
+    contiguous(m, 16, PAGE)
+    m.flush(VA + 0x10000)
+    m.set(3, 20, new)
+    m.flush(VA + 0x14000)
+    assert m.rules() == ["contiguous"]
+    assert "inconsistent" in m.words()
+
+
+def test_a_contiguous_group_is_unmapped(model):
+    m = model()
+    contiguous(m, 16, PAGE)
+    m.flush(VA + 0x10000)
+    for index in range(16):
+        m.set(3, 16 + index, 0)
+    m.do("dsb ishst")
+    m.do("tlbi rvaae1is, x0", ranged(VA + 0x10000 >> 12, 1, 0, 7))
+    m.do("dsb ish")
+    contiguous(m, 16, PAGE + 0x10000)
+    assert m.rules() == []
+
+
 def test_another_cpus_invalidation_does_not_end_the_change_of_a_group(model):
     m = model(2)
     contiguous(m, 16, PAGE)

@@ -240,7 +240,7 @@ static void group_written(struct site site, u64 table, u32 first, u64 va)
 }
 
 /**
- * check_contiguous() - a leaf was written: look at the group that it is in
+ * check_contiguous() - a leaf was written or went: look at its group
  * @site: who wrote it
  * @table: its table
  * @index: which entry
@@ -255,7 +255,9 @@ void check_contiguous(struct site site, const struct table *table, u32 index,
 	u32 count = contiguous_entries(geometry, table->level), i;
 	u32 shift = level_shift(geometry, table->level);
 	u32 first = index / count * count;
-	u64 new = table->shadow[index], va = entry_va(table, mount, index);
+	bool gone = desc_kind(table->shadow[index], table->level) != KIND_LEAF;
+	u64 new = gone ? 0 : table->shadow[index];
+	u64 va = entry_va(table, mount, index);
 	struct leaf leaf = { .va = va, .desc = new, .level = table->level };
 	bool mixed = false;
 
@@ -282,6 +284,9 @@ void check_contiguous(struct site site, const struct table *table, u32 index,
 		    !((new | other) & DESC_CONTIGUOUS))
 			continue;
 		mixed = true;
+		/* It may be the first of a group that is unmapped as a whole. */
+		if (gone)
+			break;
 		if (both && leaf_pa(&neighbour) - neighbour.va !=
 			    leaf_pa(&leaf) - leaf.va)
 			report(RULE_CONTIGUOUS, "two entries of a contiguous "

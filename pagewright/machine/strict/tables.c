@@ -406,9 +406,10 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 		}
 		if (is == KIND_LEAF) {
 			check_make(site, va, level, new, mount.roots);
-			check_contiguous(site, table, index, &mount);
 			check_write_execute(site, va, level, new);
 		}
+		if (was == KIND_LEAF || is == KIND_LEAF)
+			check_contiguous(site, table, index, &mount);
 	}
 }
 
