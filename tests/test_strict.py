@@ -762,6 +762,16 @@ def test_a_contiguous_group_of_two_halves(model):
     assert m.rules() == ["contiguous"]
 
 
+def test_a_page_of_other_memory_within_a_contiguous_group(model):
+    """BBM level 2 is about the bit alone: a TLB may translate the page as part of the group."""
+    m = model(2)
+    for index in range(15):
+        m.set(3, 16 + index, PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    m.set(3, 31, PAGE + 0x20000 | A_PAGE)
+    assert m.rules() == ["contiguous"]
+    assert "different blocks" in m.words()
+
+
 def test_a_contiguous_group_changes_live(model):
     m = model(0)
     contiguous(m, 16, PAGE)

@@ -287,8 +287,8 @@ void check_contiguous(struct site site, const struct table *table, u32 index,
 		/* It may be the first of a group that is unmapped as a whole. */
 		if (gone)
 			break;
-		if (both && leaf_pa(&neighbour) - neighbour.va !=
-			    leaf_pa(&leaf) - leaf.va)
+		if (leaf_pa(&neighbour) - neighbour.va !=
+		    leaf_pa(&leaf) - leaf.va)
 			report(RULE_CONTIGUOUS, "two entries of a contiguous "
 			       "group map different blocks of memory", site, va,
 			       other, new, nobody);
