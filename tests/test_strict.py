@@ -793,6 +793,21 @@ def test_a_contiguous_group_stays_inconsistent(model):
     assert "inconsistent" in m.words()
 
 
+def test_more_groups_than_there_is_room_for(model):
+    """The last ones are looked at, and not those that nobody had a reason to invalidate."""
+    m = model(2)
+    last = RAM + 0x33000
+    for index, table in ((1, OTHER[3]), (2, last)):
+        m.set(2, index, table | VALID | TABLE)
+    for table in (TABLES[3], OTHER[3], last):
+        for index in range(512):
+            m.write(table + 8 * index, BLOCK + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    for index in (20, 40):
+        m.write(last + 8 * index, 0)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == ["contiguous"] * 2
+
+
 @pytest.mark.parametrize("new", [0, PAGE + 0x4000 | A_PAGE & ~VALID | CONTIGUOUS])
 def test_a_member_of_a_contiguous_group_is_unmapped(model, new):
     """The others still have the bit: a TLB may go on translating all of the group."""

@@ -219,6 +219,7 @@ struct group {
 
 static struct group groups[MAX_GROUPS];
 static u32 nr_groups;
+static u32 replaced;		/* how often one made room for another */
 
 static void group_written(struct site site, u64 table, u32 first, u64 va)
 {
@@ -227,8 +228,9 @@ static void group_written(struct site site, u64 table, u32 first, u64 va)
 	for (i = 0; i < nr_groups; i++)
 		if (groups[i].table == table && groups[i].first == first)
 			break;
-	if (i == MAX_GROUPS)	/* some group is not looked at */
-		i = 0;
+	/* Many are never invalidated, having been made where nothing was. */
+	if (i == MAX_GROUPS)
+		i = replaced++ % MAX_GROUPS;
 	else if (i == nr_groups)
 		nr_groups++;
 	groups[i] = (struct group){
