@@ -880,6 +880,21 @@ def test_cpus_that_share_a_tlb(model):
     assert m.rules() == ["shared-tlb"]
 
 
+def test_tables_of_cpus_that_share_a_tlb_become_different(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE)
+    m.root(0, common=True)
+    m.root(1, root, common=True)
+    for cpu in (0, 1):
+        m.flush(tlbi="tlbi vmalle1is", cpu=cpu)
+    m.write(OTHER[3], 0)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == []
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["shared-tlb"]
+
+
 def test_another_root_while_the_tlb_has_entries_of_the_first(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)

@@ -182,6 +182,7 @@ bool count_leaf(u64 desc, int level, int by);
 
 /* rules.c */
 void check_make(struct site site, u64 va, int level, u64 desc, u64 roots);
+void check_common(struct site site, u64 va, int level, u64 desc, u64 roots);
 void check_contiguous(struct site site, const struct table *table, u32 index,
 		      const struct mount *mount);
 void groups_invalidated(struct site site, const struct tlbi *tlbi);

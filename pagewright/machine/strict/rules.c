@@ -525,6 +525,44 @@ void check_invalidation(struct site site, const struct record *record,
 
 /* Roots */
 
+static const char not_common[] = "two CPUs with CnP have different "
+				 "translations of an address";
+
+/**
+ * check_common() - a leaf appears in tables that CPUs may have in common
+ * @site: who wrote it
+ * @va: what it maps
+ * @level: of its table
+ * @desc: its descriptor
+ * @roots: those from which it can be reached
+ *
+ * CPUs with CnP that have another root have to translate its address as it
+ * does, or not at all.
+ */
+void check_common(struct site site, u64 va, int level, u64 desc, u64 roots)
+{
+	struct leaf new = { .va = va, .desc = desc, .level = level }, other;
+	u64 common = 0;
+	u32 i;
+
+	for (i = 0; i < MAX_CPUS; i++)
+		if (model.cpus[i].common && model.cpus[i].root >= 0)
+			common |= BIT(model.cpus[i].root);
+	if (!(common & roots))
+		return;
+	for (common &= ~roots; common; common &= common - 1) {
+		if (!walk(__builtin_ctzll(common), va, &other.desc,
+			  &other.level))
+			continue;
+		other.va = va & ~(granule(other.level) - 1);
+		if (conflict(&other, &new)) {
+			report(RULE_SHARED_TLB, not_common, site, va,
+			       other.desc, desc, nobody);
+			return;
+		}
+	}
+}
+
 static void compare(struct site site, u64 a, u64 b, int level, u64 va,
 		    enum rule rule)
 {
@@ -564,10 +602,8 @@ static void compare(struct site site, u64 a, u64 b, int level, u64 va,
 			continue;
 		words = conflict(&left, &right);
 		if (words)
-			report(rule, rule == RULE_SHARED_TLB ?
-			       "two CPUs with CnP have different translations "
-			       "of an address" : words, site, va, one[i],
-			       two[i], nobody);
+			report(rule, rule == RULE_SHARED_TLB ? not_common :
+			       words, site, va, one[i], two[i], nobody);
 	}
 }
 

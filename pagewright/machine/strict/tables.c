@@ -200,6 +200,15 @@ static struct table *child_of(u64 desc, int level)
  */
 static bool loading;
 
+/* Roots that are being loaded are compared with others as a whole. */
+static void leaf_appears(struct site site, u64 va, int level, u64 desc,
+			 u64 roots)
+{
+	check_make(site, va, level, desc, roots);
+	if (!loading)
+		check_common(site, va, level, desc, roots);
+}
+
 static void mount_table(struct site site, struct table *table, u64 va,
 			u64 roots)
 {
@@ -231,7 +240,7 @@ static void mount_table(struct site site, struct table *table, u64 va,
 				mount_table(site, child, va, added);
 			break;
 		case KIND_LEAF:
-			check_make(site, va, table->level, desc, added);
+			leaf_appears(site, va, table->level, desc, added);
 			if (first && loading)
 				count_leaf(desc, table->level, 1);
 			else if (first)
@@ -405,7 +414,7 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 				mount_table(site, child, va, mount.roots);
 		}
 		if (is == KIND_LEAF) {
-			check_make(site, va, level, new, mount.roots);
+			leaf_appears(site, va, level, new, mount.roots);
 			check_write_execute(site, va, level, new);
 		}
 		if (was == KIND_LEAF || is == KIND_LEAF)
