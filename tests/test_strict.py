@@ -902,6 +902,20 @@ def test_another_root_while_the_tlb_has_entries_of_the_first(model):
     assert m.rules() == ["break-before-make"]
 
 
+def test_another_root_while_the_tlb_has_what_has_left_the_first(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE + 0x1000)
+    m.root(1, RAM + 0x40000)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.root(1, root)
+    m.set(3, 0, 0)
+    assert m.rules() == []
+    m.root(0, root)
+    assert m.rules() == ["make-before-invalidation"]
+
+
 def test_per_cpu_tables(model):
     """What only one CPU can walk is in no other TLB: its own invalidation is enough."""
     m = model()

@@ -190,6 +190,7 @@ void groups_completed(struct site site);
 void check_stale_store(struct site site, const struct table *table,
 		       u32 index, u64 old);
 void check_access(struct site site, u64 va, bool write);
+void check_switch(struct site site, int root);
 void check_roots(struct site site, int a, int b, enum rule rule);
 void check_invalidation(struct site site, const struct record *record,
 			const struct tlbi *tlbi);

@@ -613,3 +613,29 @@ void check_roots(struct site site, int a, int b, enum rule rule)
 	compare(site, model.roots[a].pa, model.roots[b].pa,
 		model.geometry.root_level, -BIT(model.geometry.va_bits), rule);
 }
+
+/**
+ * check_switch() - a CPU is about to load a root
+ * @site: which CPU, and where
+ * @root: the root
+ *
+ * What its TLB may hold of others is compared with the translations of this
+ * one.  A root that no CPU has loaded is looked at when it is mounted.
+ */
+void check_switch(struct site site, int root)
+{
+	const struct root *loaded = &model.roots[root];
+	struct record *record;
+	struct leaf new;
+	u32 position = 0;
+
+	if (!(loaded->loaded | loaded->stale))
+		return;
+	while ((record = record_any(&position))) {
+		if ((record->roots & BIT(root)) ||
+		    !walk(root, record->va, &new.desc, &new.level))
+			continue;
+		new.va = record->va & ~(granule(new.level) - 1);
+		judge(site, record, &new, BIT(site.cpu));
+	}
+}
