@@ -623,6 +623,19 @@ def test_a_block_becomes_a_table_that_is_half_filled(model):
     assert m.rules() == ["tables"]
 
 
+def test_a_block_becomes_tables_of_which_the_lower_one_is_half_filled(model):
+    """Of 1 GiB, the first 2 MiB in pages."""
+    m = model(2)
+    huge = RAM + 0x40000000
+    m.set(1, 1, huge | LEAF)
+    for index in range(512):
+        m.write(OTHER[2] + 8 * index, huge + 0x200000 * index | LEAF)
+        m.write(OTHER[3] + 8 * index, huge + 0x1000 * index | A_PAGE if index != 5 else 0)
+    m.write(OTHER[2], OTHER[3] | VALID | TABLE)
+    m.set(1, 1, OTHER[2] | VALID | TABLE)
+    assert m.rules() == ["tables"]
+
+
 def test_invalidation_by_address_with_two_sizes_cached(model):
     m = model(2)
     split_block(m)

@@ -195,7 +195,7 @@ void check_roots(struct site site, int a, int b, enum rule rule);
 void check_invalidation(struct site site, const struct record *record,
 			const struct tlbi *tlbi);
 void check_write_execute(struct site site, u64 va, int level, u64 desc);
-void check_half_filled(struct site site, const struct table *child, u64 va,
+bool check_half_filled(struct site site, const struct table *child, u64 va,
 		       u64 old);
 bool same_translation(u64 old, u64 new, int level);
 void report(enum rule rule, const char *words, struct site site, u64 address,

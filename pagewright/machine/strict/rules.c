@@ -405,21 +405,37 @@ void check_stale_store(struct site site, const struct table *table,
 	       table->shadow[index], writer);
 }
 
-/* A live block becomes a table: the table has to map all that the block did. */
-void check_half_filled(struct site site, const struct table *child, u64 va,
+/*
+ * A live block becomes a table: the table, and those that it leads to, have to
+ * map all that the block did.  Return whether they do.
+ */
+bool check_half_filled(struct site site, const struct table *child, u64 va,
 		       u64 old)
 {
+	const struct table *below;
 	u32 i;
 
-	for (i = 0; i < child->entries; i++) {
-		if (desc_kind(child->shadow[i], child->level) != KIND_INVALID)
-			continue;
-		report(RULE_TABLES, "a live block is replaced by a table that "
-		       "does not map all of it", site,
-		       va + i * granule(child->level), old, child->shadow[i],
-		       nobody);
-		return;
+	for (i = 0; i < child->entries; i++, va += granule(child->level)) {
+		u64 desc = child->shadow[i];
+
+		switch (desc_kind(desc, child->level)) {
+		case KIND_TABLE:
+			below = table_at(desc_address(&model.geometry, desc,
+						      child->level));
+			if (below && below->level == child->level + 1 &&
+			    !check_half_filled(site, below, va, old))
+				return false;
+			break;
+		case KIND_INVALID:
+			report(RULE_TABLES, "a live block is replaced by a "
+			       "table that does not map all of it", site, va,
+			       old, desc, nobody);
+			return false;
+		default:
+			break;
+		}
 	}
+	return true;
 }
 
 /* Accesses */

@@ -408,10 +408,10 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 		}
 		if (is == KIND_TABLE && !same_table) {
 			child = child_of(new, level);
-			if (child && was == KIND_LEAF)
-				check_half_filled(site, child, va, old);
 			if (child)
 				mount_table(site, child, va, mount.roots);
+			if (child && was == KIND_LEAF)
+				check_half_filled(site, child, va, old);
 		}
 		if (is == KIND_LEAF) {
 			leaf_appears(site, va, level, new, mount.roots);
