@@ -44,6 +44,22 @@ LEAF = VALID | AF | 3 << 8 | PXN
 A_PAGE = LEAF | TABLE
 
 
+ATOMICS = (
+    "stxr w1, x2, [x3]",
+    "stlxr w1, x2, [x3]",
+    "cas x1, x2, [x3]",
+    "casal x1, x2, [x3]",
+    "casp x0, x1, x2, x3, [x4]",
+    "swp x1, x2, [x3]",
+    "ldclral x1, x2, [x3]",
+)
+PLAIN_STORES = (
+    "str x1, [x3]",
+    "str x1, [x3, x2]",
+    "stp x1, x2, [x3]",
+    "stlr x1, [x3]",
+    "stlr w1, [x3]",
+)
 CODES = encodings(
     "tlbi vmalle1is",
     "tlbi vmalle1",
@@ -70,6 +86,8 @@ CODES = encodings(
     "isb",
     "ssbb",
     "dc zva, x0",
+    *ATOMICS,
+    *PLAIN_STORES,
 )
 
 
@@ -353,6 +371,12 @@ def test_what_is_no_barrier(model, text):
 
 def test_speculation_barrier_has_the_encoding_of_dsb(model):
     assert not model().decode_dsb(CODES["ssbb"], ctypes.byref((ctypes.c_bool * 3)())) & 1
+
+
+def test_stores_that_look_at_what_was_there_before(model):
+    m = model()
+    found = [text for text in (*ATOMICS, *PLAIN_STORES) if m.is_atomic(CODES[text]) & 1]
+    assert found == [*ATOMICS]
 
 
 # --- The rules ------------------------------------------------------------------
