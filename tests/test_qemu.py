@@ -14,7 +14,7 @@ from labgrid.util.yaml import load
 from pagewright.host.errors import MachineError
 from pagewright.machine.options import MachineOptions, unmet
 from pagewright.machine.qemu import describe
-from pagewright.machine.strict import Strict
+from pagewright.machine.strict import MAX_CPUS, Strict
 
 
 @pytest.fixture
@@ -95,6 +95,20 @@ def test_a_strict_machine_of_one_thread_has_one_cpu(images, thread):
     MachineOptions(**images, strict=strict, smp=2)
     with pytest.raises(MachineError, match="QEMU tells the plugin of the wrong CPU"):
         MachineOptions(**images, strict=strict, smp=2, **{thread: True})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"smp": MAX_CPUS + 1}, f"strict knows the tables of {MAX_CPUS} CPUs"),
+        ({"virtualization": True}, "takes the kernel of a guest in the machine for its own"),
+    ],
+)
+def test_machines_that_the_model_of_a_strict_one_does_not_fit(images, options, message):
+    strict = Strict(Path("plugin"))
+    MachineOptions(**images, strict=strict, smp=MAX_CPUS)
+    with pytest.raises(MachineError, match=message):
+        MachineOptions(**images, strict=strict, **options)
 
 
 def test_unknown_accel_lists_what_there_is(images):

@@ -44,6 +44,22 @@ LEAF = VALID | AF | 3 << 8 | PXN
 A_PAGE = LEAF | TABLE
 
 
+ATOMICS = (
+    "stxr w1, x2, [x3]",
+    "stlxr w1, x2, [x3]",
+    "cas x1, x2, [x3]",
+    "casal x1, x2, [x3]",
+    "casp x0, x1, x2, x3, [x4]",
+    "swp x1, x2, [x3]",
+    "ldclral x1, x2, [x3]",
+)
+PLAIN_STORES = (
+    "str x1, [x3]",
+    "str x1, [x3, x2]",
+    "stp x1, x2, [x3]",
+    "stlr x1, [x3]",
+    "stlr w1, [x3]",
+)
 CODES = encodings(
     "tlbi vmalle1is",
     "tlbi vmalle1",
@@ -70,6 +86,8 @@ CODES = encodings(
     "isb",
     "ssbb",
     "dc zva, x0",
+    *ATOMICS,
+    *PLAIN_STORES,
 )
 
 
@@ -157,8 +175,9 @@ class Model:
         return self._c.test_words(index).decode()
 
 
-def operand(va: int) -> int:
-    return va >> 12 & (1 << 44) - 1
+def operand(va: int, level: int | None = None) -> int:
+    """Return that of a TLBI by address; the level is a hint, for pages of 4 KiB."""
+    return va >> 12 & (1 << 44) - 1 | (0 if level is None else (1 << 2 | level) << 44)
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +309,7 @@ def test_invalidations_by_address(model, text, broadcast, last_level, any_asid):
 
 def test_level_hint(model):
     """Bits 47 and 46 say whether there is one, and bits 45 and 44 which."""
-    hint = decoded(model(), "tlbi vaale1is, x0", operand(VA) | (1 << 2 | 2) << 44)
+    hint = decoded(model(), "tlbi vaale1is, x0", operand(VA, level=2))
     assert (hint.start, hint.level) == (VA, 2)
 
 
@@ -352,6 +371,12 @@ def test_what_is_no_barrier(model, text):
 
 def test_speculation_barrier_has_the_encoding_of_dsb(model):
     assert not model().decode_dsb(CODES["ssbb"], ctypes.byref((ctypes.c_bool * 3)())) & 1
+
+
+def test_stores_that_look_at_what_was_there_before(model):
+    m = model()
+    found = [text for text in (*ATOMICS, *PLAIN_STORES) if m.is_atomic(CODES[text]) & 1]
+    assert found == [*ATOMICS]
 
 
 # --- The rules ------------------------------------------------------------------
@@ -568,10 +593,23 @@ def test_the_level_of_another_leaf_invalidates_nothing(model):
     m.set(3, 0, PAGE | A_PAGE)
     m.set(3, 0, 0)
     m.do("dsb ishst")
-    m.do("tlbi vaale1is, x0", operand(VA) | (1 << 2 | 2) << 44)
+    m.do("tlbi vaale1is, x0", operand(VA, level=2))
     m.do("dsb ish")
     m.set(3, 0, PAGE + 0x1000 | A_PAGE)
     assert m.rules() == ["scope"]
+
+
+@pytest.mark.parametrize(("level", "expected"), [(2, ["tables"]), (3, [])])
+def test_the_level_of_a_block_does_not_invalidate_what_leads_to_pages(model, level, expected):
+    m = model(2)
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.set(2, 1, 0)
+    m.do("dsb ishst")
+    m.do("tlbi vaae1is, x0", operand(VA + 0x200000, level))
+    m.do("dsb ish")
+    m.write(OTHER[3] + 8, 0x1234)
+    assert m.rules() == expected
 
 
 def test_a_range_that_is_too_short(model):
@@ -609,6 +647,19 @@ def test_a_block_becomes_a_table_that_is_half_filled(model):
     assert m.rules() == ["tables"]
 
 
+def test_a_block_becomes_tables_of_which_the_lower_one_is_half_filled(model):
+    """Of 1 GiB, the first 2 MiB in pages."""
+    m = model(2)
+    huge = RAM + 0x40000000
+    m.set(1, 1, huge | LEAF)
+    for index in range(512):
+        m.write(OTHER[2] + 8 * index, huge + 0x200000 * index | LEAF)
+        m.write(OTHER[3] + 8 * index, huge + 0x1000 * index | A_PAGE if index != 5 else 0)
+    m.write(OTHER[2], OTHER[3] | VALID | TABLE)
+    m.set(1, 1, OTHER[2] | VALID | TABLE)
+    assert m.rules() == ["tables"]
+
+
 def test_invalidation_by_address_with_two_sizes_cached(model):
     m = model(2)
     split_block(m)
@@ -621,6 +672,21 @@ def test_invalidation_by_address_with_two_sizes_cached(model):
     assert m.rules() == []
 
 
+def test_invalidation_by_address_of_a_page_that_was_split_off_and_unmapped(model):
+    """Neither the block nor the page is in the tables any more; both may be in a TLB."""
+    m = model(2)
+    split_block(m)
+    m.write(OTHER[3] + 8 * 3, 0)
+    m.flush(VA + 0x203000)
+    assert set(m.rules()) == {"sizes"}
+    m = model(2)
+    split_block(m)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.write(OTHER[3] + 8 * 3, 0)
+    m.flush(VA + 0x203000)
+    assert m.rules() == []
+
+
 def fold_block(m: Model, tlbi: str):
     split_block(m)
     m.flush(tlbi="tlbi vmalle1is")
@@ -628,11 +694,13 @@ def fold_block(m: Model, tlbi: str):
     m.flush(VA + 0x200000, tlbi=tlbi)
 
 
-def test_a_table_is_freed_while_walk_caches_may_lead_to_it(model):
+@pytest.mark.parametrize("tlbi", ["tlbi vaale1is, x0", "tlbi vae1is, x0"])
+def test_a_table_is_freed_while_walk_caches_may_lead_to_it(model, tlbi):
+    """Of all address spaces: what leads to tables is never global, and belongs to one of them."""
     m = model(2)
-    fold_block(m, "tlbi vaale1is, x0")
+    fold_block(m, tlbi)
     m.write(OTHER[3] + 8, 0x1234)
-    assert m.rules()[-1] == "tables"
+    assert m.rules()[-1:] == ["tables"]
 
 
 def test_a_table_is_freed_after_its_walk_cache_entry(model):
@@ -651,6 +719,35 @@ def test_what_a_stale_table_held_is_remembered(model):
     m.set(2, 1, BLOCK + 0x200000 | LEAF)
     assert set(m.rules()) == {"make-before-invalidation"}
     assert len(m.rules()) > 1
+
+
+@pytest.mark.parametrize(
+    ("tlbi", "expected"),
+    [
+        ("tlbi vaale1is, x0", ["scope"]),
+        ("tlbi vae1is, x0", ["scope"]),
+        ("tlbi vaae1is, x0", []),
+        ("tlbi vmalle1is", []),
+    ],
+)
+def test_what_a_stale_table_has_is_walked_again(model, tlbi, expected):
+    """As long as a walk cache leads there, it does not help that the leaf was invalidated."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(2, 0, 0)
+    m.flush(tlbi=tlbi)
+    m.set(2, 0, BLOCK | LEAF)
+    assert m.rules() == expected
+
+
+def test_a_stale_table_whose_leaves_were_unmapped_before(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.set(2, 0, 0)
+    m.flush()
+    m.set(2, 0, BLOCK | LEAF)
+    assert m.rules() == []
 
 
 def test_use_while_unmapped(model):
@@ -702,6 +799,16 @@ def test_a_contiguous_group_of_two_halves(model):
     assert m.rules() == ["contiguous"]
 
 
+def test_a_page_of_other_memory_within_a_contiguous_group(model):
+    """BBM level 2 is about the bit alone: a TLB may translate the page as part of the group."""
+    m = model(2)
+    for index in range(15):
+        m.set(3, 16 + index, PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    m.set(3, 31, PAGE + 0x20000 | A_PAGE)
+    assert m.rules() == ["contiguous"]
+    assert "different blocks" in m.words()
+
+
 def test_a_contiguous_group_changes_live(model):
     m = model(0)
     contiguous(m, 16, PAGE)
@@ -721,6 +828,46 @@ def test_a_contiguous_group_stays_inconsistent(model):
     m.flush(tlbi="tlbi vmalle1is")
     assert m.rules() == ["contiguous"]
     assert "inconsistent" in m.words()
+
+
+def test_more_groups_than_there_is_room_for(model):
+    """The last ones are looked at, and not those that nobody had a reason to invalidate."""
+    m = model(2)
+    last = RAM + 0x33000
+    for index, table in ((1, OTHER[3]), (2, last)):
+        m.set(2, index, table | VALID | TABLE)
+    for table in (TABLES[3], OTHER[3], last):
+        for index in range(512):
+            m.write(table + 8 * index, BLOCK + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    for index in (20, 40):
+        m.write(last + 8 * index, 0)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == ["contiguous"] * 2
+
+
+@pytest.mark.parametrize("new", [0, PAGE + 0x4000 | A_PAGE & ~VALID | CONTIGUOUS])
+def test_a_member_of_a_contiguous_group_is_unmapped(model, new):
+    """The others still have the bit: a TLB may go on translating all of the group."""
+    m = model()
+    contiguous(m, 16, PAGE)
+    m.flush(VA + 0x10000)
+    m.set(3, 20, new)
+    m.flush(VA + 0x14000)
+    assert m.rules() == ["contiguous"]
+    assert "inconsistent" in m.words()
+
+
+def test_a_contiguous_group_is_unmapped(model):
+    m = model()
+    contiguous(m, 16, PAGE)
+    m.flush(VA + 0x10000)
+    for index in range(16):
+        m.set(3, 16 + index, 0)
+    m.do("dsb ishst")
+    m.do("tlbi rvaae1is, x0", ranged(VA + 0x10000 >> 12, 1, 0, 7))
+    m.do("dsb ish")
+    contiguous(m, 16, PAGE + 0x10000)
+    assert m.rules() == []
 
 
 def test_another_cpus_invalidation_does_not_end_the_change_of_a_group(model):
@@ -770,11 +917,40 @@ def test_cpus_that_share_a_tlb(model):
     assert m.rules() == ["shared-tlb"]
 
 
+def test_tables_of_cpus_that_share_a_tlb_become_different(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE)
+    m.root(0, common=True)
+    m.root(1, root, common=True)
+    for cpu in (0, 1):
+        m.flush(tlbi="tlbi vmalle1is", cpu=cpu)
+    m.write(OTHER[3], 0)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == []
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["shared-tlb"]
+
+
 def test_another_root_while_the_tlb_has_entries_of_the_first(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
     m.root(0, second_root(m, PAGE + 0x1000))
     assert m.rules() == ["break-before-make"]
+
+
+def test_another_root_while_the_tlb_has_what_has_left_the_first(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE + 0x1000)
+    m.root(1, RAM + 0x40000)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.root(1, root)
+    m.set(3, 0, 0)
+    assert m.rules() == []
+    m.root(0, root)
+    assert m.rules() == ["make-before-invalidation"]
 
 
 def test_per_cpu_tables(model):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.host.errors import MachineError
-from pagewright.machine.strict import Strict
+from pagewright.machine.strict import MAX_CPUS, Strict
 from pagewright.machine.tlb import Tlb
 
 # All that QEMU can, and the MIDR of a Neoverse V3 r0p2: features that trust a list of
@@ -111,6 +111,12 @@ class MachineOptions:
                 "where CPUs share a thread, QEMU tells the plugin of the wrong CPU",
                 "ask for one CPU; or, if it is strict, for neither icount nor single_threaded",
             )
+        if self.strict and self.smp > MAX_CPUS:
+            raise MachineError(
+                f"strict knows the tables of {MAX_CPUS} CPUs", "ask for fewer CPUs, or leave it out"
+            )
+        if self.strict and self.virtualization:
+            raise MachineError("strict takes the kernel of a guest in the machine for its own")
         if self.tlb and (self.count or self.strict):
             raise MachineError("tlb counts instructions itself, and leaves no room for strict")
         if self.accel != KVM:

@@ -37,6 +37,10 @@ RULES = (
     "write-execute",
 )
 
+# The plugin knows 64 values of TTBR1. Each CPU may have two of its own, for the kernel and for
+# programs, besides those that all of them have.
+MAX_CPUS = 30
+
 # Kernel addresses are the upper half.
 _UPPER = 1 << 63
 # A text symbol of another file than the kernel's may be this far before an address.

@@ -236,3 +236,14 @@ bool decode_dsb(u32 code, struct dsb *dsb)
 	dsb->loads = types & 1;
 	return true;
 }
+
+/*
+ * Exclusives and CAS; and SWP, LDADD and so on.  The first ones share their
+ * encoding with STLR and LDAR, which are stores and loads with an order.
+ */
+bool is_atomic(u32 code)
+{
+	return ((code & 0x3f000000) == 0x08000000 &&
+		(code & 0x00a00000) != 0x00800000) ||
+	       (code & 0x3b200c00) == 0x38200000;
+}

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What bits mean: of TCR_EL1, of descriptors, and of the instructions that
- * maintain TLBs.  All of it is pure: no state, and nothing of QEMU.
+ * What bits mean: of TCR_EL1, of descriptors, and of instructions that
+ * maintain TLBs or change memory.  All of it is pure: no state, and nothing of
+ * QEMU.
  */
 #ifndef STRICT_DECODE_H
 #define STRICT_DECODE_H
@@ -71,5 +72,8 @@ struct dsb {
 
 bool is_dsb(u32 code);
 bool decode_dsb(u32 code, struct dsb *dsb);
+
+/* Of a load or store: whether it is both. */
+bool is_atomic(u32 code);
 
 #endif

@@ -101,6 +101,20 @@ static void compare_roots(struct site site, int a, int b, enum rule rule)
 	check_roots(site, a, b, rule);
 }
 
+/*
+ * Look at what a CPU's TLB may hold that has left the tables of other roots,
+ * unless that was done and nothing has changed since.
+ */
+static void compare_records(struct site site, int root)
+{
+	static u64 seen[MAX_CPUS][MAX_ROOTS];
+
+	if (seen[site.cpu][root] == model.changes + 1)
+		return;
+	seen[site.cpu][root] = model.changes + 1;
+	check_switch(site, root);
+}
+
 /**
  * model_root() - a CPU loads TTBR1_EL1
  * @site: which one, and where
@@ -125,8 +139,10 @@ void model_root(struct site site, u64 ttbr)
 	if (root == before && common == was_common)
 		return;
 	model.now++;
-	if (root != before)
+	if (root != before) {
 		leave_root(site.cpu);
+		compare_records(site, root);
+	}
 	cpu->root = root;
 	model.roots[root].loaded |= mine;
 	model.roots[root].stale &= ~mine;

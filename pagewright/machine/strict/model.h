@@ -160,6 +160,7 @@ void mount_root(struct site site, int root);
 void unmount_root(int root);
 void table_changed(struct site site, struct table *table, u32 index, u64 old);
 void drop_stale_mount(const struct record *record);
+bool stale_table_has(const struct record *record, const struct record *leaf);
 u64 cpus_of(u64 roots);
 bool walk(int root, u64 va, u64 *desc, int *level);
 u64 entry_va(const struct table *table, const struct mount *mount, u32 index);
@@ -181,6 +182,7 @@ bool count_leaf(u64 desc, int level, int by);
 
 /* rules.c */
 void check_make(struct site site, u64 va, int level, u64 desc, u64 roots);
+void check_common(struct site site, u64 va, int level, u64 desc, u64 roots);
 void check_contiguous(struct site site, const struct table *table, u32 index,
 		      const struct mount *mount);
 void groups_invalidated(struct site site, const struct tlbi *tlbi);
@@ -188,11 +190,12 @@ void groups_completed(struct site site);
 void check_stale_store(struct site site, const struct table *table,
 		       u32 index, u64 old);
 void check_access(struct site site, u64 va, bool write);
+void check_switch(struct site site, int root);
 void check_roots(struct site site, int a, int b, enum rule rule);
 void check_invalidation(struct site site, const struct record *record,
 			const struct tlbi *tlbi);
 void check_write_execute(struct site site, u64 va, int level, u64 desc);
-void check_half_filled(struct site site, const struct table *child, u64 va,
+bool check_half_filled(struct site site, const struct table *child, u64 va,
 		       u64 old);
 bool same_translation(u64 old, u64 new, int level);
 void report(enum rule rule, const char *words, struct site site, u64 address,

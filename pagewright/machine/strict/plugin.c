@@ -340,13 +340,6 @@ static void accesses(unsigned int cpu, u32 info, u64 va, void *data)
 	}
 }
 
-/* Store-exclusives and CAS; and SWP, LDADD and so on. */
-static bool is_atomic(u32 code)
-{
-	return (code & 0x3f000000) == 0x08000000 ||
-	       (code & 0x3b200c00) == 0x38200000;
-}
-
 /* The kernel's first instruction is the first of its image. */
 #define IMAGE_ALIGN	0x10000
 

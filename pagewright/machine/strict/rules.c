@@ -131,8 +131,8 @@ static const char *attempt_of(const struct record *record)
 		return "the old entry was invalidated for one address space "
 		       "only";
 	if (record->tried & TRIED_LAST_LEVEL)
-		return "the old entry leads to a table, and the last level "
-		       "alone was invalidated";
+		return "the last level alone was invalidated, and walk caches "
+		       "may still lead to the table of the old entry";
 	return NULL;
 }
 
@@ -219,6 +219,7 @@ struct group {
 
 static struct group groups[MAX_GROUPS];
 static u32 nr_groups;
+static u32 replaced;		/* how often one made room for another */
 
 static void group_written(struct site site, u64 table, u32 first, u64 va)
 {
@@ -227,8 +228,9 @@ static void group_written(struct site site, u64 table, u32 first, u64 va)
 	for (i = 0; i < nr_groups; i++)
 		if (groups[i].table == table && groups[i].first == first)
 			break;
-	if (i == MAX_GROUPS)	/* some group is not looked at */
-		i = 0;
+	/* Many are never invalidated, having been made where nothing was. */
+	if (i == MAX_GROUPS)
+		i = replaced++ % MAX_GROUPS;
 	else if (i == nr_groups)
 		nr_groups++;
 	groups[i] = (struct group){
@@ -240,7 +242,7 @@ static void group_written(struct site site, u64 table, u32 first, u64 va)
 }
 
 /**
- * check_contiguous() - a leaf was written: look at the group that it is in
+ * check_contiguous() - a leaf was written or went: look at its group
  * @site: who wrote it
  * @table: its table
  * @index: which entry
@@ -255,7 +257,9 @@ void check_contiguous(struct site site, const struct table *table, u32 index,
 	u32 count = contiguous_entries(geometry, table->level), i;
 	u32 shift = level_shift(geometry, table->level);
 	u32 first = index / count * count;
-	u64 new = table->shadow[index], va = entry_va(table, mount, index);
+	bool gone = desc_kind(table->shadow[index], table->level) != KIND_LEAF;
+	u64 new = gone ? 0 : table->shadow[index];
+	u64 va = entry_va(table, mount, index);
 	struct leaf leaf = { .va = va, .desc = new, .level = table->level };
 	bool mixed = false;
 
@@ -282,8 +286,11 @@ void check_contiguous(struct site site, const struct table *table, u32 index,
 		    !((new | other) & DESC_CONTIGUOUS))
 			continue;
 		mixed = true;
-		if (both && leaf_pa(&neighbour) - neighbour.va !=
-			    leaf_pa(&leaf) - leaf.va)
+		/* It may be the first of a group that is unmapped as a whole. */
+		if (gone)
+			break;
+		if (leaf_pa(&neighbour) - neighbour.va !=
+		    leaf_pa(&leaf) - leaf.va)
 			report(RULE_CONTIGUOUS, "two entries of a contiguous "
 			       "group map different blocks of memory", site, va,
 			       other, new, nobody);
@@ -398,21 +405,37 @@ void check_stale_store(struct site site, const struct table *table,
 	       table->shadow[index], writer);
 }
 
-/* A live block becomes a table: the table has to map all that the block did. */
-void check_half_filled(struct site site, const struct table *child, u64 va,
+/*
+ * A live block becomes a table: the table, and those that it leads to, have to
+ * map all that the block did.  Return whether they do.
+ */
+bool check_half_filled(struct site site, const struct table *child, u64 va,
 		       u64 old)
 {
+	const struct table *below;
 	u32 i;
 
-	for (i = 0; i < child->entries; i++) {
-		if (desc_kind(child->shadow[i], child->level) != KIND_INVALID)
-			continue;
-		report(RULE_TABLES, "a live block is replaced by a table that "
-		       "does not map all of it", site,
-		       va + i * granule(child->level), old, child->shadow[i],
-		       nobody);
-		return;
+	for (i = 0; i < child->entries; i++, va += granule(child->level)) {
+		u64 desc = child->shadow[i];
+
+		switch (desc_kind(desc, child->level)) {
+		case KIND_TABLE:
+			below = table_at(desc_address(&model.geometry, desc,
+						      child->level));
+			if (below && below->level == child->level + 1 &&
+			    !check_half_filled(site, below, va, old))
+				return false;
+			break;
+		case KIND_INVALID:
+			report(RULE_TABLES, "a live block is replaced by a "
+			       "table that does not map all of it", site, va,
+			       old, desc, nobody);
+			return false;
+		default:
+			break;
+		}
 	}
+	return true;
 }
 
 /* Accesses */
@@ -467,6 +490,34 @@ void check_access(struct site site, u64 va, bool write)
 	}
 }
 
+/* What TLBs may hold of an address in another size than a record's. */
+static bool other_size(const struct record *record, const struct leaf *old,
+		       u64 va, struct leaf *other)
+{
+	const struct record *it;
+	u32 i;
+	int level;
+
+	for (i = 0; i < MAX_ROOTS; i++)
+		if (record->roots & BIT(i))
+			break;
+	if (i < MAX_ROOTS && walk(i, va, &other->desc, &other->level) &&
+	    !same_size(old, other))
+		return true;
+	/* It may have left the tables, too. */
+	for (level = model.geometry.root_level; level <= 3; level++) {
+		it = record_first(va & ~(granule(level) - 1), level);
+		for (; it; it = record_next(it)) {
+			other->desc = it->desc;
+			other->level = level;
+			if (!it->is_table && (it->cpus & record->cpus) &&
+			    !same_size(old, other))
+				return true;
+		}
+	}
+	return false;
+}
+
 /*
  * An invalidation by address while TLBs may hold leaves of several sizes for
  * it: only the invalidation of all is sure to remove each of them.
@@ -480,23 +531,53 @@ void check_invalidation(struct site site, const struct record *record,
 		.desc = record->desc,
 		.level = record->level,
 	};
-	struct leaf now;
-	u32 i;
+	struct leaf other;
 
-	if (record->is_table)
-		return;
-	for (i = 0; i < MAX_ROOTS; i++)
-		if (record->roots & BIT(i))
-			break;
-	if (i == MAX_ROOTS || !walk(i, va, &now.desc, &now.level))
-		return;
-	if (!same_size(&old, &now))
+	if (!record->is_table && other_size(record, &old, va, &other))
 		report(RULE_SIZES, "invalidated by address, while TLBs may "
 		       "hold leaves of two sizes for it", site, va,
-		       record->desc, now.desc, record->writer);
+		       record->desc, other.desc, record->writer);
 }
 
 /* Roots */
+
+static const char not_common[] = "two CPUs with CnP have different "
+				 "translations of an address";
+
+/**
+ * check_common() - a leaf appears in tables that CPUs may have in common
+ * @site: who wrote it
+ * @va: what it maps
+ * @level: of its table
+ * @desc: its descriptor
+ * @roots: those from which it can be reached
+ *
+ * CPUs with CnP that have another root have to translate its address as it
+ * does, or not at all.
+ */
+void check_common(struct site site, u64 va, int level, u64 desc, u64 roots)
+{
+	struct leaf new = { .va = va, .desc = desc, .level = level }, other;
+	u64 common = 0;
+	u32 i;
+
+	for (i = 0; i < MAX_CPUS; i++)
+		if (model.cpus[i].common && model.cpus[i].root >= 0)
+			common |= BIT(model.cpus[i].root);
+	if (!(common & roots))
+		return;
+	for (common &= ~roots; common; common &= common - 1) {
+		if (!walk(__builtin_ctzll(common), va, &other.desc,
+			  &other.level))
+			continue;
+		other.va = va & ~(granule(other.level) - 1);
+		if (conflict(&other, &new)) {
+			report(RULE_SHARED_TLB, not_common, site, va,
+			       other.desc, desc, nobody);
+			return;
+		}
+	}
+}
 
 static void compare(struct site site, u64 a, u64 b, int level, u64 va,
 		    enum rule rule)
@@ -537,10 +618,8 @@ static void compare(struct site site, u64 a, u64 b, int level, u64 va,
 			continue;
 		words = conflict(&left, &right);
 		if (words)
-			report(rule, rule == RULE_SHARED_TLB ?
-			       "two CPUs with CnP have different translations "
-			       "of an address" : words, site, va, one[i],
-			       two[i], nobody);
+			report(rule, rule == RULE_SHARED_TLB ? not_common :
+			       words, site, va, one[i], two[i], nobody);
 	}
 }
 
@@ -549,4 +628,30 @@ void check_roots(struct site site, int a, int b, enum rule rule)
 {
 	compare(site, model.roots[a].pa, model.roots[b].pa,
 		model.geometry.root_level, -BIT(model.geometry.va_bits), rule);
+}
+
+/**
+ * check_switch() - a CPU is about to load a root
+ * @site: which CPU, and where
+ * @root: the root
+ *
+ * What its TLB may hold of others is compared with the translations of this
+ * one.  A root that no CPU has loaded is looked at when it is mounted.
+ */
+void check_switch(struct site site, int root)
+{
+	const struct root *loaded = &model.roots[root];
+	struct record *record;
+	struct leaf new;
+	u32 position = 0;
+
+	if (!(loaded->loaded | loaded->stale))
+		return;
+	while ((record = record_any(&position))) {
+		if ((record->roots & BIT(root)) ||
+		    !walk(root, record->va, &new.desc, &new.level))
+			continue;
+		new.va = record->va & ~(granule(new.level) - 1);
+		judge(site, record, &new, BIT(site.cpu));
+	}
 }

@@ -200,6 +200,15 @@ static struct table *child_of(u64 desc, int level)
  */
 static bool loading;
 
+/* Roots that are being loaded are compared with others as a whole. */
+static void leaf_appears(struct site site, u64 va, int level, u64 desc,
+			 u64 roots)
+{
+	check_make(site, va, level, desc, roots);
+	if (!loading)
+		check_common(site, va, level, desc, roots);
+}
+
 static void mount_table(struct site site, struct table *table, u64 va,
 			u64 roots)
 {
@@ -231,7 +240,7 @@ static void mount_table(struct site site, struct table *table, u64 va,
 				mount_table(site, child, va, added);
 			break;
 		case KIND_LEAF:
-			check_make(site, va, table->level, desc, added);
+			leaf_appears(site, va, table->level, desc, added);
 			if (first && loading)
 				count_leaf(desc, table->level, 1);
 			else if (first)
@@ -301,6 +310,17 @@ void drop_stale_mount(const struct record *record)
 		return;
 	mount->stale_roots &= ~record->roots;
 	tidy(table);
+}
+
+/* Does the table that a record leads to have the descriptor of another one? */
+bool stale_table_has(const struct record *record, const struct record *leaf)
+{
+	u64 pa = desc_address(&model.geometry, record->desc, record->level);
+	struct table *table = table_at(pa);
+
+	return table && table->pa == pa && table->level == leaf->level &&
+	       table->shadow[(leaf->va - record->va) /
+			     granule(leaf->level)] == leaf->desc;
 }
 
 static u64 upper_half(void)
@@ -388,16 +408,17 @@ void table_changed(struct site site, struct table *table, u32 index, u64 old)
 		}
 		if (is == KIND_TABLE && !same_table) {
 			child = child_of(new, level);
-			if (child && was == KIND_LEAF)
-				check_half_filled(site, child, va, old);
 			if (child)
 				mount_table(site, child, va, mount.roots);
+			if (child && was == KIND_LEAF)
+				check_half_filled(site, child, va, old);
 		}
 		if (is == KIND_LEAF) {
-			check_make(site, va, level, new, mount.roots);
-			check_contiguous(site, table, index, &mount);
+			leaf_appears(site, va, level, new, mount.roots);
 			check_write_execute(site, va, level, new);
 		}
+		if (was == KIND_LEAF || is == KIND_LEAF)
+			check_contiguous(site, table, index, &mount);
 	}
 }
 

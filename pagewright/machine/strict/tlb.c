@@ -224,10 +224,33 @@ static void issue(u32 cpu, u32 record, int root, u64 cpus, bool broadcast)
 	};
 }
 
-/* Does an invalidation suffice for a record?  If not, remember why. */
+/*
+ * One after the other: what walk caches may hold of the table that a leaf is
+ * in still, though nothing else leads there.  Start with NULL.
+ */
+static struct record *next_parent(const struct record *leaf,
+				  struct record *parent)
+{
+	int level = leaf->level - 1;
+
+	parent = parent ? record_next(parent) :
+		 record_first(leaf->va & ~(granule(level) - 1), level);
+	for (; parent; parent = record_next(parent))
+		if (parent->is_table && stale_table_has(parent, leaf))
+			return parent;
+	return NULL;
+}
+
+/*
+ * Does an invalidation suffice for a record?  If not, remember why.
+ *
+ * A leaf in a table that a walk cache leads to can be walked again as soon as
+ * it is invalidated.  So what leads to the table has to go, too.
+ */
 static bool suffices(struct record *record, const struct cpu *cpu,
 		     const struct tlbi *tlbi)
 {
+	struct record *parent = NULL;
 	u64 barrier = cpu->barrier;
 
 	if (!tlbi->broadcast && cpu->local_barrier > barrier)
@@ -240,14 +263,24 @@ static bool suffices(struct record *record, const struct cpu *cpu,
 			record->tried |= TRIED_LAST_LEVEL;
 			return false;
 		}
-		if (!tlbi->any_asid && (record->desc & DESC_NOT_GLOBAL) &&
-		    !record->is_table) {
+		/* What leads to a table is never global, even if leaves are. */
+		if (!tlbi->any_asid &&
+		    (record->is_table || (record->desc & DESC_NOT_GLOBAL))) {
 			record->tried |= TRIED_ASID;
 			return false;
 		}
-		if (tlbi->level && !record->is_table &&
-		    tlbi->level != record->level) {
+		/* It is the level of leaves: those of a table are below it. */
+		if (tlbi->level &&
+		    (record->is_table ? tlbi->level <= record->level :
+					tlbi->level != record->level)) {
 			record->tried |= TRIED_LEVEL;
+			return false;
+		}
+		while (!record->is_table &&
+		       (parent = next_parent(record, parent))) {
+			if (suffices(parent, cpu, tlbi))
+				continue;
+			record->tried |= parent->tried;
 			return false;
 		}
 	}
