@@ -58,7 +58,9 @@ class Release:
 
 def commit_time(space: Workspace) -> int:
     """Return when the commit that is checked out was made, in seconds since 1970."""
+    # A user's configuration has no say in what this prints, unlike `git log`.
+    last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD"]
     try:
-        return int(run(["git", "log", "-1", "--format=%ct"], cwd=space.root))
-    except (PagewrightError, ValueError):
+        return int(run(last, cwd=space.root).split()[0])
+    except (PagewrightError, ValueError, IndexError):
         return _NO_COMMIT
