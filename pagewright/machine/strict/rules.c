@@ -495,13 +495,11 @@ static bool other_size(const struct record *record, const struct leaf *old,
 		       u64 va, struct leaf *other)
 {
 	const struct record *it;
-	u32 i;
 	int level;
 
-	for (i = 0; i < MAX_ROOTS; i++)
-		if (record->roots & BIT(i))
-			break;
-	if (i < MAX_ROOTS && walk(i, va, &other->desc, &other->level) &&
+	/* The tables of its first root are looked at, for all of its roots. */
+	if (record->roots && walk(__builtin_ctzll(record->roots), va,
+				  &other->desc, &other->level) &&
 	    !same_size(old, other))
 		return true;
 	/* It may have left the tables, too. */
