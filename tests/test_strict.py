@@ -18,7 +18,7 @@ from pagewright.host.run import run
 from pagewright.host.toolchain import HOST_GCC, encodings
 from pagewright.machine import boot, evidence, inputs, strict
 from pagewright.machine.options import UNLISTED_CPU, MachineOptions
-from pagewright.machine.strict import RULES, Known, Strict
+from pagewright.machine.strict import MAX_CPUS, RULES, Known, Strict
 
 SPACE = workspace.find()
 KNOWN = strict.known(SPACE.base().path / "violations.toml")
@@ -1146,6 +1146,10 @@ def test_names_of_rules_are_those_of_the_plugin():
     assert tuple(names) == RULES
 
 
+def test_the_number_of_cpus_is_that_of_the_plugin():
+    assert f"#define MAX_CPUS\t{MAX_CPUS}\n" in (SOURCES / "model.h").read_text()
+
+
 def test_what_is_explained_is_well_formed():
     assert {entry.rule for entry in KNOWN} <= set(RULES)
     # Of the features, one thing is to be explained.
@@ -1216,11 +1220,18 @@ MUTANTS = {
     "wrong_level": {"scope"},
     "short_range": {"make-before-invalidation"},
     "split_believed_too_early": {"sizes"},
+    "split_and_unmapped": {"sizes"},
     "half_filled_table": {"tables"},
     "table_given_away": {"tables"},
+    "table_of_one_address_space": {"tables"},
+    "table_taken_for_block": {"tables"},
+    "leaf_of_unlinked_table": {"scope"},
     "misaligned_group": {"contiguous"},
     "inconsistent_group": {"contiguous"},
+    "member_unmapped": {"contiguous"},
+    "member_elsewhere": {"contiguous"},
     "blind_store": {"access-flag"},
+    "blind_release": {"access-flag"},
     "used_while_broken": {"stale-use"},
     "writable_and_executable": {"write-execute"},
     # The other table is loaded while the TLB has entries of the first one.

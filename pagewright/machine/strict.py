@@ -37,8 +37,7 @@ RULES = (
     "write-execute",
 )
 
-# The plugin knows 64 values of TTBR1. Each CPU may have two of its own, for the kernel and for
-# programs, besides those that all of them have.
+# What the plugin has room for, as strict/model.h says.
 MAX_CPUS = 30
 
 # Kernel addresses are the upper half.

@@ -27,6 +27,9 @@
 #define ENTRIES		(PAGE_SIZE / 8)
 #define LEAF_SIZE	(PAGE_SIZE * ENTRIES)
 
+/* In the operand of a TLBI, bits 47 to 44: the granule, and a block's level. */
+#define LEVEL_OF_BLOCK	((PAGE_SHIFT - 10ULL) / 2 << 46 | 2ULL << 44)
+
 #define tlbi_va(op, va, extra) do {					\
 	u64 __operand = ((va) >> 12 & GENMASK_ULL(43, 0)) | (extra);	\
 									\
@@ -40,7 +43,11 @@ static u64 *block;	/* the entry that leads to it */
 static u64 attributes;	/* of a page of it */
 static phys_addr_t memory, other;	/* blocks, aligned */
 
-static void invalidate_all(void)
+/*
+ * The function that issues the TLBI is the one that a report names, so these
+ * two must be part of the mutant that calls them.
+ */
+static __always_inline void invalidate_all(void)
 {
 	dsb(ishst);
 	asm volatile("tlbi vmalle1is");
@@ -48,7 +55,7 @@ static void invalidate_all(void)
 	isb();
 }
 
-static void invalidate(unsigned long va)
+static __always_inline void invalidate(unsigned long va)
 {
 	dsb(ishst);
 	tlbi_va("vaale1is", va, 0);
@@ -109,7 +116,7 @@ static void map_pages(unsigned int nr, phys_addr_t pa, u64 bits)
 {
 	unsigned int i;
 
-	for (i = 0; i < nr; i++)
+	for (i = 0; i < ENTRIES; i++)
 		WRITE_ONCE(pages[i], 0);
 	invalidate_all();
 	for (i = 0; i < nr; i++)
@@ -183,14 +190,11 @@ static noinline void one_cpu_invalidated(void)
 	WRITE_ONCE(pages[0], page_desc(other));
 }
 
-/* Bits 47 to 44: the granule, and the level of a block. */
 static noinline void wrong_level(void)
 {
-	u64 granule = PAGE_SHIFT == 12 ? 1 : PAGE_SHIFT == 14 ? 2 : 3;
-
 	WRITE_ONCE(pages[0], 0);
 	dsb(ishst);
-	tlbi_va("vaale1is", area, granule << 46 | 2ULL << 44);
+	tlbi_va("vaale1is", area, LEVEL_OF_BLOCK);
 	dsb(ish);
 	WRITE_ONCE(pages[0], page_desc(other));
 }
@@ -226,6 +230,17 @@ static noinline void split_believed_too_early(void)
 	invalidate(area + PAGE_SIZE);
 }
 
+/* The same page unmapped: neither it nor the block is in the tables. */
+static noinline void split_and_unmapped(void)
+{
+	u64 table = *block;
+
+	set_entry(block, block_desc(memory));
+	WRITE_ONCE(*block, table);
+	WRITE_ONCE(pages[1], 0);
+	invalidate(area + PAGE_SIZE);
+}
+
 static noinline void half_filled_table(void)
 {
 	u64 table = *block;
@@ -241,6 +256,37 @@ static noinline void table_given_away(void)
 	WRITE_ONCE(*block, 0);
 	invalidate(area);
 	WRITE_ONCE(pages[1], 0xdead0000);
+}
+
+/* What leads to a table is of one address space, and that is not known. */
+static noinline void table_of_one_address_space(void)
+{
+	WRITE_ONCE(*block, 0);
+	dsb(ishst);
+	tlbi_va("vae1is", area, 0);
+	dsb(ish);
+	isb();
+	WRITE_ONCE(pages[1], 0xdead0000);
+}
+
+/* The TLBI names the level of a block, where a table was. */
+static noinline void table_taken_for_block(void)
+{
+	WRITE_ONCE(*block, 0);
+	dsb(ishst);
+	tlbi_va("vaae1is", area, LEVEL_OF_BLOCK);
+	dsb(ish);
+	isb();
+	WRITE_ONCE(pages[1], 0xdead0000);
+}
+
+/* The only leaf is invalidated, and a walk cache still leads to it. */
+static noinline void leaf_of_unlinked_table(void)
+{
+	map_pages(1, memory, 0);
+	WRITE_ONCE(*block, 0);
+	invalidate(area);
+	WRITE_ONCE(*block, block_desc(other));
 }
 
 static noinline void misaligned_group(void)
@@ -262,9 +308,30 @@ static noinline void inconsistent_group(void)
 	invalidate_all();
 }
 
+/* The others keep the bit, so a TLB may go on with all of the group. */
+static noinline void member_unmapped(void)
+{
+	map_pages(CONT_PTES, memory, PTE_CONT);
+	WRITE_ONCE(pages[1], 0);
+	invalidate(area + PAGE_SIZE);
+}
+
+/* A TLB may translate the last page as part of the group. */
+static noinline void member_elsewhere(void)
+{
+	map_pages(CONT_PTES - 1, memory, PTE_CONT);
+	WRITE_ONCE(pages[CONT_PTES - 1], page_desc(other));
+}
+
 static noinline void blind_store(void)
 {
 	WRITE_ONCE(pages[0], page_desc(memory) | PTE_SPECIAL);
+}
+
+/* A store-release does not look at what is there either. */
+static noinline void blind_release(void)
+{
+	smp_store_release(&pages[0], page_desc(memory) | PTE_SPECIAL);
 }
 
 static noinline void used_while_broken(void)
@@ -371,11 +438,18 @@ static const struct {
 	{ "short_range", short_range },
 	{ "new_size", new_size },
 	{ "split_believed_too_early", split_believed_too_early },
+	{ "split_and_unmapped", split_and_unmapped },
 	{ "half_filled_table", half_filled_table },
 	{ "table_given_away", table_given_away },
+	{ "table_of_one_address_space", table_of_one_address_space },
+	{ "table_taken_for_block", table_taken_for_block },
+	{ "leaf_of_unlinked_table", leaf_of_unlinked_table },
 	{ "misaligned_group", misaligned_group },
 	{ "inconsistent_group", inconsistent_group },
+	{ "member_unmapped", member_unmapped },
+	{ "member_elsewhere", member_elsewhere },
 	{ "blind_store", blind_store, 0, PTE_AF },
+	{ "blind_release", blind_release, 0, PTE_AF },
 	{ "used_while_broken", used_while_broken },
 	{ "writable_and_executable", writable_and_executable },
 	{ "common_not_private", common },

@@ -16,7 +16,11 @@
 
 #include "decode.h"
 
-#define MAX_CPUS	64
+/*
+ * Each CPU may have two roots of its own, for the kernel and for programs,
+ * besides those that all of them have.  Sets of either are one u64.
+ */
+#define MAX_CPUS	30
 #define MAX_ROOTS	64
 
 /* A CPU, and the instruction at which it is. */
