@@ -1372,6 +1372,14 @@ def test_a_disk_that_is_full_is_an_error_in_words(tree):
     assert (done.returncode, done.stderr) == (1, expected)
 
 
+def test_an_output_that_is_closed_is_an_error_in_words(tree):
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-B", str(COMMAND)]
+    words += ["--root", str(tree("all-on")), "status"]
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, check=False)
+    expected = "pagewright: the standard output is closed\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
 def test_a_terminal_of_ascii_is_no_error(tree):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     for command, expected in (("map", "++++"), ("status", "0.0 ?s was the longest attempt")):
