@@ -53,11 +53,6 @@ static bool percpu_local_is_used(void)
 	return percpu_local_used;
 }
 
-static struct page *percpu_local_addr_to_page(void *addr)
-{
-	return pte_page(ptep_get(virt_to_kpte((unsigned long)addr)));
-}
-
 /*
  * KASAN looks at the shadow of what is accessed: have one for all units of a
  * chunk. It stays when the chunk goes, for the next one there. What KASAN has

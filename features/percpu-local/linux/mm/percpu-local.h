@@ -6,7 +6,6 @@
 #ifdef CONFIG_HAVE_PERCPU_LOCAL_MAP
 
 static bool percpu_local_is_used(void);
-static struct page *percpu_local_addr_to_page(void *addr);
 static void *percpu_local_get_area(gfp_t gfp);
 static void percpu_local_put_area(void *base_addr);
 static void percpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
@@ -19,11 +18,6 @@ static void percpu_local_flush(struct pcpu_chunk *chunk, int page_start,
 static inline bool percpu_local_is_used(void)
 {
 	return false;
-}
-
-static inline struct page *percpu_local_addr_to_page(void *addr)
-{
-	return NULL;
 }
 
 static inline void *percpu_local_get_area(gfp_t gfp)

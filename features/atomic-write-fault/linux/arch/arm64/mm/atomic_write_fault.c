@@ -36,7 +36,6 @@
 #include <linux/irqflags.h>
 #include <linux/jump_label.h>
 #include <linux/kstrtox.h>
-#include <linux/list.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mmu_context.h>
@@ -45,7 +44,6 @@
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 
-#include <asm/esr.h>
 #include <asm/insn-rmw.h>
 #include <asm/ptrace.h>
 
@@ -88,35 +86,19 @@ static u64 last_entry(struct mm_struct *mm, unsigned long addr)
 }
 
 /*
- * Was the fault taken because nothing is mapped at an address, and nothing swapped out?
+ * Is nothing mapped at an address, and nothing swapped out, moved or hidden?
  *
- * The syndrome tells a page that is mapped, where the fault is for permissions or
- * the access flag, from one that is not; and an entry that is missing above the
- * last level, where nothing can be swapped out. An invalid entry of the last level
- * may be one for swap, so it is looked at if the address space may have any. What
- * else is invalid is the same to a read and a write: a page that is moved is waited
- * for, and one that is hidden for NUMA balancing gets its entry back.
- *
- * An address space is on mmlist before its first entry for swap is written. It
- * leaves it when it ends, or at a swapoff after which no swap is in use. swapoff, which
- * has to find all such entries, relies on that. Whether there is swap says less:
- * swapoff takes its pages out of total_swap_pages first, and brings them back to memory
- * afterwards.
+ * Only the entry tells. A page that is swapped out, that is being moved or that NUMA
+ * balancing hides takes a translation fault as untouched memory does.
  *
  * The answer may be out of date when it is given, which is as if the fault had been taken
- * earlier. A page that is just being swapped out has an empty entry for a moment, or
- * puts the address space on mmlist at this moment. It may then be found untouched,
- * and a task that only reads gets a copy of it.
+ * earlier. A page that is just being swapped out or moved has an empty entry for a moment.
+ * It may then be found untouched, and a task that only reads gets a copy of it.
  */
-static bool is_untouched(struct mm_struct *mm, unsigned long addr, unsigned long esr)
+static bool is_untouched(struct mm_struct *mm, unsigned long addr)
 {
 	unsigned long flags;
 	u64 entry;
-
-	if (!esr_fsc_is_translation_fault(esr))
-		return false;
-	if ((esr & ESR_ELx_FSC) != ESR_ELx_FSC_FAULT_L(3) || list_empty(&mm->mmlist))
-		return true;
 
 	local_irq_save(flags);
 	entry = last_entry(mm, addr);
@@ -126,8 +108,7 @@ static bool is_untouched(struct mm_struct *mm, unsigned long addr, unsigned long
 }
 
 static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
-			    struct pt_regs *regs, unsigned long esr,
-			    enum aarch64_insn_rmw rmw)
+			    struct pt_regs *regs, enum aarch64_insn_rmw rmw)
 {
 	/* What was decoded as A64 is an A32 or T32 instruction. */
 	if (compat_user_mode(regs))
@@ -136,7 +117,7 @@ static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
 	/* A monitor of writes must not hear of one that may never come. */
 	if (rmw == AARCH64_INSN_RMW_EXCLUSIVE &&
 	    (!exclusive_write_fault || !vma_is_anonymous(vma) ||
-	     userfaultfd_wp(vma) || !is_untouched(vma->vm_mm, addr, esr)))
+	     userfaultfd_wp(vma) || !is_untouched(vma->vm_mm, addr)))
 		return false;
 
 	/*
@@ -163,7 +144,6 @@ static void uncount_fault(struct mm_struct *mm)
  * @addr: the faulting address, untagged
  * @flags: FAULT_FLAG_* of a user data fault that was reported as a read
  * @regs: the registers at the fault
- * @esr: the syndrome of the fault
  * @insn: the instruction at the PC
  *
  * Context: as handle_mm_fault(): process context, the VMA lock or the mmap read
@@ -172,13 +152,12 @@ static void uncount_fault(struct mm_struct *mm)
  */
 vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 				  unsigned long addr, unsigned int flags,
-				  struct pt_regs *regs, unsigned long esr,
-				  u32 insn)
+				  struct pt_regs *regs, u32 insn)
 {
 	enum aarch64_insn_rmw rmw = aarch64_insn_rmw_class(insn);
 	vm_fault_t fault;
 
-	if (rmw == AARCH64_INSN_RMW_NONE || !may_force_write(vma, addr, regs, esr, rmw))
+	if (rmw == AARCH64_INSN_RMW_NONE || !may_force_write(vma, addr, regs, rmw))
 		return handle_mm_fault(vma, addr, flags, regs);
 
 	fault = handle_mm_fault(vma, addr, flags | FAULT_FLAG_WRITE, regs);

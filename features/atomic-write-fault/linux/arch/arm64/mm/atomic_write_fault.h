@@ -23,8 +23,7 @@ DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_key);
 
 vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 				  unsigned long addr, unsigned int flags,
-				  struct pt_regs *regs, unsigned long esr,
-				  u32 insn);
+				  struct pt_regs *regs, u32 insn);
 
 /*
  * Read the instruction that user space was executing; 0, which is UDF and no
@@ -73,7 +72,6 @@ arm64_may_be_rmw_fault(struct vm_area_struct *vma, unsigned int flags,
  * @access: the VM_* of which @vma has to have one; has VM_READ only for a data
  *	    fault that was reported as a read
  * @regs: the registers at the fault
- * @esr: the syndrome of the fault
  *
  * The decision is made anew on each call, because a retried fault may find
  * another VMA.
@@ -85,7 +83,7 @@ arm64_may_be_rmw_fault(struct vm_area_struct *vma, unsigned int flags,
 static __always_inline vm_fault_t
 arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int flags, unsigned long access,
-		      struct pt_regs *regs, unsigned long esr)
+		      struct pt_regs *regs)
 {
 	if (static_branch_likely(&arm64_rmw_fault_key) &&
 	    arm64_may_be_rmw_fault(vma, flags, access)) {
@@ -93,7 +91,7 @@ arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 
 		if (unlikely(aarch64_insn_may_be_rmw(insn)))
 			return arm64_handle_rmw_fault(vma, addr, flags, regs,
-						      esr, insn);
+						      insn);
 	}
 
 	return handle_mm_fault(vma, addr, flags, regs);
@@ -104,7 +102,7 @@ arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 static inline vm_fault_t
 arm64_handle_mm_fault(struct vm_area_struct *vma, unsigned long addr,
 		      unsigned int flags, unsigned long access,
-		      struct pt_regs *regs, unsigned long esr)
+		      struct pt_regs *regs)
 {
 	return handle_mm_fault(vma, addr, flags, regs);
 }

@@ -653,6 +653,10 @@ void __init percpu_local_sync_trampoline(void)
  * through the fixmap, where those of the common second level are not
  * recognized. It only adds entries.
  *
+ * Another CPU may be setting an entry meanwhile, and its copies: that is the
+ * entry that is found here, or it is found empty and left alone. None is
+ * cleared meanwhile, as only the removal of memory does that.
+ *
  * Context: process, fixmap_lock; nobody removes memory meanwhile.
  */
 void percpu_local_sync_second_level(void)
@@ -666,9 +670,12 @@ void percpu_local_sync_second_level(void)
 	for_each_possible_cpu(cpu) {
 		u64 *copies = tables[cpu].second_level;
 
-		for (i = 0; i < PAGE_SIZE / sizeof(u64); i++)
-			if (READ_ONCE(entries[i]) && !READ_ONCE(copies[i]))
-				WRITE_ONCE(copies[i], entries[i]);
+		for (i = 0; i < PAGE_SIZE / sizeof(u64); i++) {
+			u64 desc = READ_ONCE(entries[i]);
+
+			if (desc && !READ_ONCE(copies[i]))
+				WRITE_ONCE(copies[i], desc);
+		}
 	}
 	dsb(ishst);
 	isb();

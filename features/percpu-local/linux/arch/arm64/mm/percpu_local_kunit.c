@@ -11,8 +11,10 @@
 #include <linux/percpu.h>
 #include <linux/pgtable.h>
 #include <linux/set_memory.h>
+#include <linux/slab.h>
 #include <linux/smp.h>
 #include <linux/uaccess.h>
+#include <linux/uio.h>
 #include <linux/vmalloc.h>
 
 #include <asm/mmu_context.h>
@@ -310,7 +312,6 @@ static void pointers_lead_into_the_space(struct kunit *test)
 	const struct percpu_local_space *space = percpu_local_get_space();
 	unsigned long __percpu *dynamic = alloc_percpu(unsigned long);
 	unsigned int cpu, unit = 0;
-	unsigned long *seen;
 
 	KUNIT_ASSERT_NOT_NULL(test, (__force void *)dynamic);
 	KUNIT_EXPECT_EQ(test, space->local,
@@ -325,9 +326,6 @@ static void pointers_lead_into_the_space(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, ptr - area,
 				(__force unsigned long)dynamic -
 					(unsigned long)__per_cpu_start);
-		seen = per_cpu_ptr(&percpu_local_seen, cpu);
-		KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(seen),
-				phys_of((unsigned long)seen));
 		KUNIT_EXPECT_FALSE(test,
 				   is_vmalloc_addr(per_cpu_ptr(dynamic, cpu)));
 	}
@@ -336,6 +334,52 @@ static void pointers_lead_into_the_space(struct kunit *test)
 			PERCPU_AREAS_END);
 	KUNIT_EXPECT_LE(test, space->local + space->size, PERCPU_AREAS_START);
 	free_percpu(dynamic);
+}
+
+/* Whoever asks for the page of an address of per-CPU data finds the right one. */
+static void expect_page_of(struct kunit *test, void *ptr)
+{
+	struct kvec kvec = { .iov_base = ptr, .iov_len = sizeof(long) };
+	struct page *page = vmalloc_to_page(ptr), **pages = NULL;
+	struct iov_iter iter;
+	size_t offset;
+
+	KUNIT_EXPECT_TRUE(test, is_vmalloc_or_module_addr(ptr));
+	KUNIT_EXPECT_FALSE(test, virt_addr_valid(ptr));
+	KUNIT_ASSERT_NOT_NULL(test, page);
+	KUNIT_EXPECT_EQ(test, page_to_phys(page) + offset_in_page(ptr),
+			phys_of((unsigned long)ptr));
+	KUNIT_EXPECT_EQ(test, per_cpu_ptr_to_phys(ptr),
+			phys_of((unsigned long)ptr));
+
+	iov_iter_kvec(&iter, ITER_SOURCE, &kvec, 1, sizeof(long));
+	KUNIT_ASSERT_EQ(test, sizeof(long),
+			iov_iter_extract_pages(&iter, &pages, sizeof(long), 1,
+					       0, &offset));
+	KUNIT_EXPECT_PTR_EQ(test, pages[0], page);
+	KUNIT_EXPECT_EQ(test, offset, offset_in_page(ptr));
+	kvfree(pages);
+}
+
+static void addresses_lead_to_pages(struct kunit *test)
+{
+	/* Four of the largest have no room in the first chunk. */
+	void __percpu *dynamic[4];
+	unsigned int cpu, i;
+
+	for (i = 0; i < ARRAY_SIZE(dynamic); i++)
+		dynamic[i] = __alloc_percpu(PCPU_MIN_UNIT_SIZE, sizeof(long));
+	for_each_possible_cpu(cpu) {
+		expect_page_of(test, per_cpu_ptr(&percpu_local_seen, cpu));
+		for (i = 0; i < ARRAY_SIZE(dynamic); i++)
+			if (dynamic[i])
+				expect_page_of(test,
+					       per_cpu_ptr(dynamic[i], cpu));
+	}
+	for (i = 0; i < ARRAY_SIZE(dynamic); i++) {
+		KUNIT_EXPECT_NOT_NULL(test, (__force void *)dynamic[i]);
+		free_percpu(dynamic[i]);
+	}
 }
 
 /*
@@ -584,6 +628,7 @@ static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(local_regions_show_the_areas),
 	KUNIT_CASE(the_first_chunk_has_contiguous_ranges),
 	KUNIT_CASE(pointers_lead_into_the_space),
+	KUNIT_CASE(addresses_lead_to_pages),
 	KUNIT_CASE(the_room_is_that_of_the_worst_case),
 	KUNIT_CASE(new_top_level_entries_reach_all),
 	KUNIT_CASE(new_second_level_entries_are_copied),

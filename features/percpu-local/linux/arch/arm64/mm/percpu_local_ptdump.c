@@ -65,6 +65,7 @@ void __init percpu_local_ptdump_register(const struct ptdump_info *kernel) { }
 void percpu_local_ptdump_check(struct ptdump_state *state)
 {
 	const struct percpu_local_space *space = percpu_local_get_space();
+	const struct ptdump_range *before = state->range;
 	const struct ptdump_range range[] = {
 		{ ALIGN_DOWN(space->local, PMD_SIZE),
 		  ALIGN(space->local + space->size, PMD_SIZE) },
@@ -79,4 +80,5 @@ void percpu_local_ptdump_check(struct ptdump_state *state)
 	for_each_possible_cpu(cpu)
 		ptdump_walk_pgd(state, &init_mm,
 				percpu_local_table_of(cpu)->pgd);
+	state->range = before;
 }
