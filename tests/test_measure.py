@@ -18,6 +18,7 @@ from pagewright.cli.main import app
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError, MeasureError, PagewrightError
 from pagewright.kernel import build
+from pagewright.kernel.manifest import Manifest
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results import experiment as catalogue
@@ -338,6 +339,43 @@ def emulator(monkeypatch, tmp_path):
     return lambda: runners.Emulator(space)
 
 
+def test_a_kernel_that_is_built_anew_while_a_bench_runs_ends_it(tmp_path):
+    """No figure is of two kernels; what was measured before stays, and can be gone on with."""
+    file = tmp_path / "x.jsonl"
+
+    class Rebuilt(Faked):
+        """Has another kernel from the third run on."""
+
+        def conditions(self, part, side, works):
+            found = super().conditions(part, side, works)
+            return replace(found, image="other") if len(self.done) > 2 else found
+
+    with pytest.raises(MeasureError, match="first, base, run 2 of 4: the kernel"):
+        run(Rebuilt(), Choice(parts=["first"]), Journal(file))
+    assert [entry.conditions.image for entry in Journal(file).entries] == ["base-4k", "patched-4k"]
+
+
+def test_all_kernels_are_built_before_the_first_run():
+    class Broken(Faked):
+        """Cannot make what the last side boots."""
+
+        def conditions(self, part, side, works):
+            if part.name == "third" and side == THIRD:
+                raise PagewrightError("does not compile")
+            return super().conditions(part, side, works)
+
+    runner = Broken()
+    with pytest.raises(PagewrightError, match="does not compile"):
+        run(runner)
+    assert runner.done == []
+
+
+def test_the_commit_of_a_run_is_the_one_that_its_bench_began_with(monkeypatch, tmp_path):
+    commits = iter(["abc", "def", "def"])
+    monkeypatch.setattr(measure, "commit", lambda space: next(commits))
+    assert run(Faked(), Choice(parts=["first"], runs=1)).commit == "abc"
+
+
 def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
     works = [Work("w", "true", rounds=2)]
     part = Part("p", {"smp": 1, "modules_from": ("module.c",)}, works)
@@ -363,6 +401,21 @@ def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
         before = said()
         (tmp_path / file).write_text("changed")
         assert said() == replace(before, **{field_: getattr(said(), field_)}) != before
+
+
+def test_conditions_are_those_of_the_kernel_that_is_booted(emulator, tmp_path):
+    """Another process may build it anew; an edit that nobody has compiled is not in it."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "new.c").write_text("as it was compiled")
+    Manifest("6.12.1-1", links=["new.c"]).write(tree, 0)
+    part = Part("p", {}, [Work("w", "true")])
+    one = emulator()
+    first = one.conditions(part, SIDES[1], part.works)
+    (tree / "new.c").write_text("edited since")
+    assert one.conditions(part, SIDES[1], part.works) == first
+    (tmp_path / "out/arch/arm64/boot/Image").write_text("built anew")
+    assert one.conditions(part, SIDES[1], part.works).image != first.image
 
 
 @pytest.mark.parametrize("name", ["qemu.yaml", "qemu.py", "options.py", "count.c"])

@@ -67,7 +67,7 @@ class Entry:
         quick: it has the sizes of --quick.
         conditions: what it was measured on.
         options: the machine's options.
-        commit: the repository's commit, with a + if there were changes since.
+        commit: the repository's commit when the bench began, with a + if there were changes since.
         time: when it ended, in UTC.
         works: by the name of a work, what each of its rounds printed.
     """

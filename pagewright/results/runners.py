@@ -17,6 +17,7 @@ from pagewright.host.files import digest
 from pagewright.host.progress import Bar
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
+from pagewright.kernel.build import Build
 from pagewright.kernel.manifest import Manifest
 from pagewright.machine import plugin, tlb
 from pagewright.machine.boot import boot
@@ -97,6 +98,13 @@ def _digest(*parts: Any) -> str:  # noqa: ANN401
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+@cache
+def _tree_of(built: Build) -> str:
+    """Return the key of the tree that a build was made from, which may be edited later."""
+    manifest = Manifest.read(built.tree)
+    return manifest.key(built.tree) if manifest else built.source
+
+
 class Emulator:
     """Boots each run in QEMU on this computer."""
 
@@ -105,7 +113,6 @@ class Emulator:
     def __init__(self, space: Workspace) -> None:
         """Take the repository whose builds and guest are booted."""
         self._space = space
-        self._image_digest = cache(digest)
 
     def left_out(self, part: Part, side: Side) -> str:
         """Return nothing: QEMU can do all that experiments ask for."""
@@ -114,11 +121,10 @@ class Emulator:
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Bring the side's build and the guest up to date and describe them."""
         built = build.ensure(self._space, side.build)
-        manifest = Manifest.read(built.tree)
         return Conditions(
             kernel=built.source,
-            tree=manifest.key(built.tree) if manifest else built.source,
-            image=self._image_digest(built.image),
+            tree=_tree_of(built),
+            image=digest(built.image),
             emulator=f"QEMU {packages.qemu_version()}",
             guest=self._guest(),
             work=_commands(works),
