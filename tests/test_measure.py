@@ -506,6 +506,22 @@ def test_the_command_resumes_only_if_told_to(bench, tmp_path):
     assert shown.split("commit")[0].split("│", 1)[1] in whole
 
 
+def test_the_file_stays_where_it_is_until_there_is_a_run_to_be_written(bench, tmp_path):
+    """A bench that fails before its first run has ended takes no figures from the report."""
+    folder = tmp_path / "out" / SPACE.version / "bench"
+    bench(Faked(), "x", "--part", "second")
+    before = (folder / "x.jsonl").read_text()
+    with pytest.raises(MachineError):
+        bench(Faked(dies_after=0), "x")
+    assert [file.name for file in folder.glob("*.jsonl")] == ["x.jsonl"]
+    assert (folder / "x.jsonl").read_text() == before
+    said = bench(Faked(), "x", "--part", "second")
+    assert (folder / "x.1.jsonl").read_text() == before
+    # What --resume goes on with is the new file.
+    assert "x.1.jsonl" in said
+    assert "--resume" not in said
+
+
 def test_a_wrong_part_leaves_the_file_where_it_is(bench, tmp_path):
     bench(Faked(), "x", "--part", "second")
     with pytest.raises(MeasureError, match="no part 'nonsense'"):

@@ -14,7 +14,6 @@ from pagewright.cli.options import check_place
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.lock import lock
-from pagewright.host.progress import say
 from pagewright.host.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _measure(
     from pagewright.results.runners import runner
 
     sides = measure.base_and_patched()
-    # What cannot be had is said before the file of the last bench is renamed.
+    # What cannot be had is said before a place is connected to, or another bench waited for.
     measure.plan(experiment, sides, choice)
     with runner(space, lg_env) as where, _journal(experiment, file, resume) as journal:
         return measure.measure(space, experiment, sides, choice, journal, where)
@@ -150,12 +149,10 @@ def _measure(
 @contextmanager
 def _journal(experiment: Experiment, file: Path, resume: bool) -> Iterator[Journal]:
     """Open the file of an experiment; if it is cut short by an error, say how to go on."""
-    from pagewright.results.journal import Journal, set_aside
+    from pagewright.results.journal import Journal
 
     with lock(file.parent, "the files of the benches"):
-        if not resume and (aside := set_aside(file)):
-            say(f"the runs of an earlier bench are now in {aside}; --resume goes on with them")
-        journal = Journal(file)
+        journal = Journal(file, anew=not resume)
         before = len(journal.entries)
         try:
             yield journal

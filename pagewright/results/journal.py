@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewright.host.errors import MeasureError
+from pagewright.host.progress import say
 from pagewright.results.experiment import Side, Values
 
 
@@ -100,19 +101,25 @@ class Entry:
 class Journal:
     """The file of an experiment; without a path, the entries are kept in memory only."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, anew: bool = False) -> None:
         """Read the file, if there is one.
 
         A last line that was cut off when a bench was killed is ignored.
+
+        Args:
+            path: the file.
+            anew: begin without the runs of the file, which is renamed when the first run of ours
+                is written, and not before.
 
         Raises:
             MeasureError: another line is none of ours.
         """
         self.path = path
+        self._in_the_way = path if anew else None
         self.entries: list[Entry] = []
         self._packages: set[str] = set()
         self._end = 0
-        if path is None or not path.exists():
+        if path is None or anew or not path.exists():
             return
         # What is behind the last newline is a line that was not written to its end.
         whole, newline, _ = path.read_bytes().rpartition(b"\n")
@@ -141,6 +148,9 @@ class Journal:
         if packages and entry.conditions.guest not in self._packages:
             lines.append({"guest": entry.conditions.guest, "packages": dict(packages)})
         lines.append(asdict(entry))
+        if self._in_the_way and (aside := set_aside(self._in_the_way)):
+            say(f"the runs of an earlier bench are now in {aside}")
+        self._in_the_way = None
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
