@@ -271,6 +271,27 @@ def test_what_is_shown_is_in_the_order_of_the_experiment(tmp_path):
         measure.shown(EXPERIMENT, tmp_path / "none.jsonl", SIDES, Choice())
 
 
+def test_what_is_shown_is_what_the_last_bench_printed(tmp_path):
+    """A bench whose runs are all in the file has been asked for last, whatever came between."""
+    file = tmp_path / "x.jsonl"
+    choice = Choice(parts=["first"])
+    tried = Faked(conditions_of=replace(CONDITIONS, kernel="tried"))
+    for between in ((tried, choice), (Faked(), Choice(quick=True)), (tried, Choice(runs=1))):
+        wanted = run(Faked(), choice, Journal(file))
+        assert measure.shown(EXPERIMENT, file, SIDES, choice).figures == wanted.figures
+        run(*between, Journal(file))
+        again = Faked()
+        assert run(again, choice, Journal(file)).figures == wanted.figures
+        assert again.done == []
+        shown = measure.shown(EXPERIMENT, file, SIDES, choice)
+        assert (shown.quick, shown.kernel) == (False, CONDITIONS.kernel)
+        assert shown.figures == wanted.figures
+    # Nothing is written again that counts already.
+    size = file.stat().st_size
+    run(Faked(), choice, Journal(file))
+    assert file.stat().st_size == size
+
+
 @pytest.mark.parametrize("changed", ["kernel", "image", "guest", "machine"])
 def test_what_is_shown_is_of_one_image(tmp_path, capsys, changed):
     """A bench that was resumed on another kernel and killed again has runs of both."""

@@ -91,6 +91,13 @@ class Entry:
         )
         return mine == theirs
 
+    def displaces(self, other: Entry) -> bool:
+        """Tell whether this run, which is later in the file, is shown in place of another one."""
+        if (self.quick, self.conditions.place) != (other.quick, other.conditions.place):
+            return True
+        mine, theirs = ((e.part, e.side.label, e.run) for e in (self, other))
+        return mine == theirs and not self.same_run(other)
+
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Entry:
         """Make an entry of a line's JSON."""
@@ -136,6 +143,15 @@ class Journal:
     def find(self, wanted: Entry) -> Entry | None:
         """Return the entry of a run under the same conditions; the last one of several."""
         return next((e for e in reversed(self.entries) if e.same_run(wanted)), None)
+
+    def keep(self, entry: Entry) -> None:
+        """Write a run of the file again if others would be shown that were made since."""
+        for later in reversed(self.entries):
+            if later is entry:
+                return
+            if later.displaces(entry):
+                self.append(entry, {})
+                return
 
     def append(self, entry: Entry, packages: Mapping[str, str]) -> None:
         """Add a run, and see to it that it is on the disk.

@@ -90,6 +90,7 @@ def measure(
                 )
             journal.append(entry, runner.packages())
         else:
+            journal.keep(entry)
             kept += 1
         entries.append(entry)
     if kept:
