@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -75,3 +79,28 @@ def test_a_line_that_was_cut_off_is_no_obstacle(clone):
 def test_sources_that_were_not_cloned_are_refused(tmp_path):
     with pytest.raises(PagewrightError):
         Passed(SimpleNamespace(root=tmp_path), tmp_path / "passed.jsonl", "patched-4k")
+
+
+def test_another_kernel_and_another_place_are_another_test(tmp_path):
+    """What has passed on one board, or on one point release, has not passed on another one."""
+    (tmp_path / "test_suite.py").write_text("def test_passes():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest", "-q"]
+    command += ["-p", "no:cacheprovider", "--logs", tmp_path / "logs", "--resume"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    for place in ("one", "other"):
+        (tmp_path / f"{place}.yaml").write_text(f"targets: {{{place}: {{}}}}\n")
+    seen = []
+    for place, kernel in (
+        *((name, "") for name in ("one", "one", "other")),
+        *((name, "newest") for name in ("other", "other")),
+    ):
+        done = subprocess.run(
+            [*command, f"--lg-env={place}.yaml"],
+            cwd=tmp_path,
+            env=environment | {"PAGEWRIGHT_KERNEL": kernel},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seen.append("1 passed" in done.stdout)
+    assert seen == [True, False, True, True, False]

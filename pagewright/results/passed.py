@@ -33,7 +33,8 @@ class Passed:
         Args:
             space: the repository.
             file: where it is written down, a line of JSON for each test.
-            how: the options that change what a test means, such as --build.
+            how: all that changes what a test means beside the files: options such as --build, and
+                the kernel that the environment names.
 
         Raises:
             PagewrightError: git cannot name the files, as in sources that were not cloned.
