@@ -353,6 +353,12 @@ def test_boot_passes_arguments_to_qemu(consoles):
     assert consoles[0]["single_threaded"]
 
 
+def test_arguments_for_qemu_with_an_odd_quote_are_refused(consoles):
+    with pytest.raises(PagewrightError, match="cannot be divided into words"):
+        call("boot", "patched-4k", "--qemu-args", "-d 'a b")
+    assert consoles == []
+
+
 def test_boot_waits_for_a_debugger(consoles, capsys):
     call("boot", "patched-4k", "--gdb", "--append", "quiet")
     assert consoles[0]["extra_args"] == ["-s", "-S"]

@@ -552,6 +552,13 @@ def test_a_wrong_part_leaves_the_file_where_it_is(bench, tmp_path):
     ]
 
 
+def test_a_wrong_selection_is_refused_before_anything_runs(bench):
+    runner = Faked()
+    with pytest.raises(MeasureError, match="is no regular expression"):
+        bench(runner, "x", "--svg", "x.svg", "--select", "(")
+    assert runner.done == []
+
+
 def test_list_tells_parts_sides_and_boots():
     text = CliRunner().invoke(app, ["bench", "list"]).output
     assert "atomic-populate (atomic-write-fault): What the first touch" in text

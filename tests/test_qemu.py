@@ -111,6 +111,13 @@ def test_machines_that_the_model_of_a_strict_one_does_not_fit(images, options, m
         MachineOptions(**images, strict=strict, **options)
 
 
+@pytest.mark.parametrize("memory", ["lots", "", "8GiB"])
+def test_a_size_of_memory_that_is_none_is_refused(images, memory):
+    with pytest.raises(MachineError, match="no size of memory") as error:
+        MachineOptions(**images, memory=memory, smp=2, nodes=2)
+    assert "1G" in error.value.todo
+
+
 def test_unknown_accel_lists_what_there_is(images):
     with pytest.raises(MachineError) as error:
         MachineOptions(**images, accel="hvf")

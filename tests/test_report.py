@@ -136,6 +136,8 @@ def test_plot_draws_the_selection_and_the_same_twice(sample):
         plots.plot(sample, "ldadd")
     with pytest.raises(PagewrightError, match="0 figures"):
         plots.plot(sample, "nothing")
+    with pytest.raises(PagewrightError, match=r"'\(' is no regular expression"):
+        plots.plot(sample, "(")
 
 
 def test_tables_have_columns_of_their_own(sample):

@@ -100,6 +100,7 @@ def bench(
         raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
     if lg_env:
         check_place(lg_env)
+    plots.pattern(select)
     names = [name] if name else catalogue.experiments(space)
     console = Console()
     if not console.is_terminal:
