@@ -141,7 +141,9 @@ def prune(entries: Iterable[Path], keep: int) -> None:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             say(f"removing {entry}: only the {keep} used last are kept")
-            shutil.rmtree(entry, ignore_errors=True)
+            # If this is interrupted, nobody takes what is left for the whole entry.
+            with scratch(entry.parent, "removed-") as folder:
+                entry.rename(folder / entry.name)
             _mark(entry).unlink()
         except BlockingIOError:
             pass
