@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +39,11 @@ def scratch(directory: Path, prefix: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(held)
+
+
+def temporary(kind: str) -> AbstractContextManager[Path]:
+    """Make a scratch folder of a kind where this computer keeps temporary files."""
+    return scratch(Path(tempfile.gettempdir()), f"pagewright-{kind}-")
 
 
 def _make_locked(directory: Path, prefix: str) -> tuple[Path, int]:
