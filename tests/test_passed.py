@@ -63,6 +63,16 @@ def test_what_may_depend_on_a_changed_file_runs_again(clone, file, again):
     assert begun(clone).tests == {test for name, test in tests.items() if name not in again}
 
 
+@pytest.mark.parametrize("file", ["tests/test_style.py", "tests/test_remote.py"])
+def test_what_looks_at_other_tests_runs_again_when_one_changed(clone, file):
+    """One has all files checked, and one runs some tests in a lab."""
+    assert (Path(__file__).parent.parent / file).is_file()
+    ended(begun(clone), f"{file}::passes", "passed", "passed", "passed")
+    assert begun(clone).tests == {f"{file}::passes"}
+    (clone[0].root / "test_a.py").write_text("changed\n")
+    assert begun(clone).tests == set()
+
+
 def test_other_options_are_another_test(clone):
     ended(begun(clone), "test_a.py::passes", "passed", "passed", "passed")
     assert begun(clone, "patched-64k").tests == set()

@@ -19,6 +19,9 @@ from pagewright.host import repository
 from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 
+# Tests that check the files of other tests, or run them.
+_OF_OTHER_TESTS = ("tests/test_style.py", "tests/test_remote.py")
+
 
 class Passed:
     """A plugin of pytest that writes down what passes, and leaves out what has passed.
@@ -82,9 +85,11 @@ def _line(entry: dict[str, str]) -> str:
 def _holds(test: str, changed: list[str] | None) -> bool:
     """Tell whether a test need not run again, although these files have changed since it passed.
 
-    It is taken to depend on every file but those that have other tests.
+    It is taken to depend on every file but those that have other tests, unless it looks at these.
     """
     own = test.split("::")[0]
+    if own in _OF_OTHER_TESTS:
+        return changed == []
     return changed is not None and all(
         PurePosixPath(file).match("test_*.py") and file != own for file in changed
     )
