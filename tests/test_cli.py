@@ -122,7 +122,8 @@ def clone(tmp_path) -> Path:
     python.write_text(
         "#!/bin/sh\n[ $2 = venv ] || exit 0\nmkdir -p .venv/bin; echo made >>log\n"
         "printf '#!/bin/sh\\necho \"pip $*\" >>log\\n' >.venv/bin/pip\n"
-        "printf '#!/bin/sh\\necho \"uv $*\" >>log; exec [ ! -e broken ]\\n' >.venv/bin/uv\n"
+        'printf \'#!/bin/sh\\necho "uv $*" >>log; [ ! -e killed ] || kill -9 $PPID\\n'
+        "exec [ ! -e broken ]\\n' >.venv/bin/uv\n"
         "printf '#!/bin/sh\\necho \"called with $*\"' >.venv/bin/pagewright\n"
         "chmod +x .venv/bin/*\n"
     )
@@ -164,6 +165,19 @@ def test_the_launcher_makes_it_again_when_pyproject_changed(clone):
     os.utime(clone / "pyproject.toml", (made + 10, made + 10))
     run([launcher, "list"])
     assert made_how_often(clone) == 2
+
+
+def test_an_environment_whose_update_was_interrupted_is_made_again(clone):
+    """The command may be written before what it imports."""
+    launcher = clone / "bin" / "pagewright"
+    run([launcher, "list"])
+    os.utime(clone / ".venv" / "bin" / "pagewright", (0, 0))
+    (clone / "killed").touch()
+    with pytest.raises(PagewrightError):
+        run([launcher, "list"])
+    (clone / "killed").unlink()
+    assert "called with list" in run([launcher, "list"])
+    assert made_how_often(clone) == 3
 
 
 def test_a_clone_that_was_copied_or_moved_makes_its_own(clone, tmp_path_factory):
