@@ -645,9 +645,20 @@ def test_the_place_of_an_environment_is_connected_to(monkeypatch, tmp_path):
 
     monkeypatch.setattr(runners, "boot", Connected)
     env = tmp_path / "board.yaml"
+    env.write_text("targets: {}\n")
     with runners.runner(SPACE, env) as where:
         assert where.place == "board"
     assert seen == [(MachineOptions(runners.Path(), runners.Path()), env)]
+    # Another board with the same kernel, whose file has the same name in another folder.
+    other = tmp_path / "other" / "board.yaml"
+    other.parent.mkdir()
+    other.write_text("targets: {main: {}}\n")
+    part = Part("p", {}, [Work("w", "true")])
+    said = []
+    for file in (env, env, other):
+        with runners.runner(SPACE, file) as where:
+            said.append(where.conditions(part, SIDES[1], part.works))
+    assert said[0] == said[1] != said[2]
 
 
 # --- What tables say of their origin ---------------------------------------------------

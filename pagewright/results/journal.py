@@ -43,7 +43,7 @@ class Conditions:
             not in all runs.
         place: the place of a lab that it ran on, or empty.
         machine: a digest of the part's options, of what makes a machine of them, and of what
-            is compiled for it.
+            is compiled for it; of a place, of the options and of the file that describes it.
     """
 
     kernel: str

@@ -161,14 +161,16 @@ class Emulator:
 class Place:
     """Executes runs on a place of a lab, which is as it is: it is not booted for each run."""
 
-    def __init__(self, name: str, machine: Machine) -> None:
+    def __init__(self, name: str, machine: Machine, described: str = "") -> None:
         """Take a machine that is connected.
 
         Args:
-            name: what runs are recorded under.
+            name: what runs are recorded under; other places may have the same.
             machine: the place.
+            described: a digest of what describes it.
         """
         self.place = name
+        self._described = described
         self._machine = machine
         self._kernel = machine.check("uname -r -v")
 
@@ -178,7 +180,7 @@ class Place:
 
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Describe the place as far as it can be known."""
-        machine = _digest(options_of(part, side))
+        machine = _digest(options_of(part, side), self._described)
         return Conditions(self._kernel, "", "", "", "", _commands(works), self.place, machine)
 
     def packages(self) -> dict[str, str]:
@@ -201,4 +203,4 @@ def runner(space: Workspace, env: Path | None = None) -> Iterator[Runner]:
         yield Emulator(space)
         return
     with boot(MachineOptions(Path(), Path()), env=env) as machine:
-        yield Place(env.stem, machine)
+        yield Place(env.stem, machine, digest(env))
