@@ -451,6 +451,18 @@ def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, t
     assert after == replace(before, machine=after.machine) != before
 
 
+def test_what_features_add_to_the_parameters_of_emulated_machines_is_a_condition(
+    emulator, monkeypatch
+):
+    features = [SPACE.features()[0]]
+    monkeypatch.setattr(workspace.Workspace, "features", lambda space: features)
+    part = Part("p", {}, [Work("w", "true")])
+    before = emulator().conditions(part, SIDES[1], part.works)
+    features[0] = replace(features[0], boot_emulated="feature=slowly")
+    after = emulator().conditions(part, SIDES[1], part.works)
+    assert after == replace(before, machine=after.machine) != before
+
+
 def test_packages_of_the_guest_are_known_if_they_are_listed(emulator, tmp_path):
     assert emulator().packages() == {"busybox": "1:1.37.0-6", "libc6": "2.41-12"}
     (tmp_path / "out" / SPACE.version / "guest" / "packages.txt").unlink()

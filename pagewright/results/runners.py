@@ -21,7 +21,7 @@ from pagewright.kernel.build import Build
 from pagewright.kernel.manifest import Manifest
 from pagewright.machine import plugin, tlb
 from pagewright.machine.boot import boot
-from pagewright.machine.inputs import lacking, options_for
+from pagewright.machine.inputs import lacking, options_for, parameters
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
@@ -155,7 +155,9 @@ class Emulator:
         files = [machine / name for name in _MACHINE_FILES]
         files += [self._space.root / name for name in part.options.get("modules_from", ())]
         files += [*tlb.sources(), tlb.GEOMETRIES] if part.options.get("tlb") else []
-        return _digest(options_of(part, side), *map(digest, files))
+        options = options_of(part, side)
+        append = parameters(self._space, options["append"])
+        return _digest({**options, "append": append}, *map(digest, files))
 
 
 class Place:
