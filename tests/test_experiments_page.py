@@ -200,6 +200,22 @@ def test_what_this_clone_has_not_measured_comes_from_the_record(space):
     assert "small sizes" in chapter.beside(chapter.experiment.published[0])
 
 
+def test_what_is_recorded_in_full_stands_beside_what_is_measured_in_part(space):
+    """Otherwise a bench of one part would take the figures of the others from the page."""
+    for part in ("small", "wide"):
+        measured(space, part)
+    whole = chapters.measured_here(space, load(space, "sample"))
+    assert whole
+    (space.out / "bench" / "sample.jsonl").unlink()
+    measured(space, "small")
+    [chapter] = chapters.chapters(space, {"sample": whole})
+    assert chapter.status == "measured, in part"
+    assert [one.source for one in chapter.shown] == [chapters.HERE, chapters.RECORDED]
+    measured(space, "wide")
+    [chapter] = chapters.chapters(space, {"sample": whole})
+    assert [one.source for one in chapter.shown] == [chapters.HERE]
+
+
 def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
     monkeypatch.setattr(workspace, "find", lambda: space)
     monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")

@@ -35,8 +35,8 @@ def measured_here(space: Workspace, experiment: Experiment) -> Report | None:
 def _chapter(space: Workspace, experiment: Experiment, recorded: Mapping[str, Report]) -> Chapter:
     here = measured_here(space, experiment)
     shown = [Shown(HERE, here)] if here else []
-    # Quick runs are of small sizes: the recorded figures say what the full ones are.
-    if experiment.name in recorded and (not here or here.quick):
+    # The recorded figures say what is not measured here in full: quick runs are of small sizes.
+    if experiment.name in recorded and (not here or here.quick or _lacking(experiment, here)):
         shown.append(Shown(RECORDED, recorded[experiment.name]))
     full = next((one.report for one in shown if not one.report.quick), None)
     missing = _missing(experiment, full)
