@@ -331,6 +331,27 @@ def test_clean_refuses_while_another_process_uses_the_cache(elsewhere, kind):
     assert not elsewhere.cache.exists()
 
 
+@pytest.mark.parametrize("what", ["", "bench"])
+def test_clean_refuses_while_another_process_works_in_this_clone(elsewhere, what):
+    """A build would go on in what is left, and a bench lose the runs of hours."""
+    folder = elsewhere.out / what
+    folder.mkdir(parents=True)
+    (folder / "kept").touch()
+    code = USES.replace("claim(entry)", "pass")
+    command = [sys.executable, "-c", code, "lock", str(folder / "entry")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(PagewrightError) as error:
+            call("clean")
+        assert error.value.what == f"process {other.pid} uses {folder}"
+        assert (folder / "kept").exists()
+        other.communicate()
+    call("clean")
+    assert not (elsewhere.root / "out").exists()
+
+
 # --- What is passed on ------------------------------------------------------------
 
 

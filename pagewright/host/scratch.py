@@ -106,18 +106,20 @@ def claim(entry: Path) -> None:
 
 
 @contextmanager
-def held_alone(cache: Path) -> Iterator[None]:
-    """Hold all of the cache that clones share, so that it can be removed.
+def held_alone(folders: Iterable[Path]) -> Iterator[None]:
+    """Hold all that other processes could be using in some folders, so that it can be removed.
 
     Args:
-        cache: its folder; need not be there.
+        folders: those whose subfolders are locked, or claimed, while they are used; they need
+            not be there.
 
     Raises:
-        HostError: another process uses something in it.
+        HostError: another process uses something in them.
     """
     with ExitStack() as stack:
-        used = _mark(Path("*")).name
-        for file in sorted((*cache.glob(f"*/{LOCK_FILE}"), *cache.glob(f"*/{used}"))):
+        names = (LOCK_FILE, _mark(Path("*")).name)
+        files = [file for folder in folders for name in names for file in folder.glob(f"*/{name}")]
+        for file in sorted(files):
             lines = stack.enter_context(file.open())
             try:
                 fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
