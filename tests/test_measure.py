@@ -539,6 +539,25 @@ def test_the_command_resumes_only_if_told_to(bench, tmp_path):
     assert shown.split("commit")[0].split("│", 1)[1] in whole
 
 
+def test_whatever_ends_a_bench_the_command_that_goes_on_with_it_is_told(bench):
+    """It is about the same runs: without --quick it would begin the long ones."""
+
+    class Interrupted(Faked):
+        """Does two runs."""
+
+        def run(self, what, part, side, run):
+            if len(self.done) == 2:
+                raise KeyboardInterrupt
+            return super().run(what, part, side, run)
+
+    words = ["x", "--quick", "--part", "third"]
+    command = f"`pagewright bench {' '.join(words)} --resume` goes on with them"
+    with pytest.raises(MachineError) as error:
+        bench(Faked(dies_after=1), *words)
+    assert command in error.value.todo
+    assert command in bench(Interrupted(), *words)
+
+
 def test_the_file_stays_where_it_is_until_there_is_a_run_to_be_written(bench, tmp_path):
     """A bench that fails before its first run has ended takes no figures from the report."""
     folder = tmp_path / "out" / SPACE.version / "bench"

@@ -14,6 +14,7 @@ from pagewright.cli.options import check_place
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.lock import lock
+from pagewright.host.progress import say
 from pagewright.host.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -143,13 +144,14 @@ def _measure(
     sides = measure.base_and_patched()
     # What cannot be had is said before a place is connected to, or another bench waited for.
     measure.plan(experiment, sides, choice)
-    with runner(space, lg_env) as where, _journal(experiment, file, resume) as journal:
+    again = f"{choice.command(experiment)} --resume" + (f" --lg-env {lg_env}" if lg_env else "")
+    with runner(space, lg_env) as where, _journal(file, resume, again) as journal:
         return measure.measure(space, experiment, sides, choice, journal, where)
 
 
 @contextmanager
-def _journal(experiment: Experiment, file: Path, resume: bool) -> Iterator[Journal]:
-    """Open the file of an experiment; if it is cut short by an error, say how to go on."""
+def _journal(file: Path, resume: bool, again: str) -> Iterator[Journal]:
+    """Open the file of an experiment; if it is cut short, name the command that goes on."""
     from pagewright.results.journal import Journal
 
     with lock(file.parent, "the files of the benches"):
@@ -157,12 +159,13 @@ def _journal(experiment: Experiment, file: Path, resume: bool) -> Iterator[Journ
         before = len(journal.entries)
         try:
             yield journal
-        except PagewrightError as error:
+        except BaseException as error:
+            todo = f"the runs so far are in {file}; `{again}` goes on with them"
             if len(journal.entries) > before:
-                error.todo = error.todo or (
-                    f"the runs so far are in {file}; "
-                    f"`pagewright bench {experiment.name} --resume` goes on with them"
-                )
+                if isinstance(error, PagewrightError):
+                    error.todo = error.todo or todo
+                else:
+                    say(todo)
             raise
 
 
