@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ from types import SimpleNamespace
 import pytest
 
 from pagewright.host.errors import PagewrightError
+from pagewright.host.repository import commit
 from pagewright.host.run import run
 from pagewright.results.passed import Passed
+
+NAMES = ("NAME", "EMAIL")
 
 
 @pytest.fixture
@@ -114,3 +118,24 @@ def test_another_kernel_and_another_place_are_another_test(tmp_path):
         )
         seen.append("1 passed" in done.stdout)
     assert seen == [True, False, True, True, False]
+
+
+def test_a_new_file_that_goes_into_a_kernel_is_a_change_since_the_commit(clone):
+    """It is in what is built and measured, though git does not know it yet."""
+    space, _ = clone
+    identity = {f"GIT_{role}_{key}": "x" for role in ("AUTHOR", "COMMITTER") for key in NAMES}
+    run(["git", "add", "--all"], cwd=space.root)
+    run(["git", "commit", "-q", "-m", "first"], cwd=space.root, env=identity)
+    run(["git", "config", "status.showUntrackedFiles", "no"], cwd=space.root)
+    (space.root / "notes").write_text("of no kernel\n")
+    name = commit(space)
+    assert re.fullmatch("[0-9a-f]{12}", name)
+    new = space.root / "features" / "one" / "linux" / "mm" / "new.c"
+    new.parent.mkdir(parents=True)
+    new.write_text("int new;\n")
+    assert commit(space) == f"{name}+"
+    run(["git", "add", "--all"], cwd=space.root)
+    run(["git", "commit", "-q", "-m", "second"], cwd=space.root, env=identity)
+    assert not commit(space).endswith("+")
+    (space.root / "program.c").write_text("changed\n")
+    assert commit(space).endswith("+")
