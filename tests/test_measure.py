@@ -491,6 +491,22 @@ def test_a_line_that_is_no_run_is_an_error_that_names_it(tmp_path):
         Journal(file)
 
 
+def test_a_file_that_is_moved_away_while_a_bench_runs_is_begun_anew(tmp_path):
+    file = tmp_path / "x.jsonl"
+
+    class Moved(Faked):
+        """Has its file moved before the third run."""
+
+        def run(self, what, part, side, run):
+            if len(self.done) == 2:
+                file.rename(tmp_path / "kept.jsonl")
+            return super().run(what, part, side, run)
+
+    run(Moved(), Choice(parts=["third"]), Journal(file))
+    assert [entry.side.label for entry in Journal(file).entries] == ["third"]
+    assert len(Journal(tmp_path / "kept.jsonl").entries) == 2
+
+
 def test_the_file_of_an_earlier_bench_is_kept(tmp_path):
     file = tmp_path / "x.jsonl"
     assert set_aside(file) is None

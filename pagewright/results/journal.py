@@ -170,7 +170,8 @@ class Journal:
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
-                file.truncate(self._end)
+                # It is shorter if somebody has moved it away meanwhile.
+                file.truncate(min(self._end, file.tell()))
                 file.write("".join(f"{json.dumps(line)}\n" for line in lines).encode())
                 file.flush()
                 os.fsync(file.fileno())
