@@ -24,6 +24,7 @@ import pytest
 
 from pagewright.host import ledger, workspace
 from pagewright.host.errors import PagewrightError
+from pagewright.host.files import digest
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel import recipes, source
@@ -110,8 +111,10 @@ def _passed(config: pytest.Config) -> Passed | None:
     Raises:
         UsageError: --resume is given, and these sources were not cloned.
     """
-    how = [config.getoption("build")]
-    how += [name for name in ("--strict-machines", "--lg-env") if config.getoption(name)]
+    how = [config.getoption("build"), os.environ.get(source.VARIABLE, "")]
+    how += ["--strict-machines"] if config.getoption("--strict-machines") else []
+    if place := config.getoption("--lg-env"):
+        how.append(f"--lg-env {digest(Path(place))}")
     try:
         passed = Passed(SPACE, config.getoption("logs") / "passed.jsonl", " ".join(how))
     except PagewrightError as error:

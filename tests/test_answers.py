@@ -8,6 +8,8 @@ import pytest
 
 from pagewright.host import answers, workspace
 from pagewright.host.answers import remembered
+from pagewright.host.errors import PagewrightError
+from pagewright.kernel.checks import checkpatch
 
 
 @pytest.fixture
@@ -50,3 +52,33 @@ def test_the_oldest_answers_go(asked, monkeypatch, space):
         asked(name)
     assert len(list((space.cache / "answers" / "it").iterdir())) == 3
     assert asked("e") == "answer 4"
+
+
+SCRIPT = """
+for (grep { /[.]c$/ } @ARGV) {
+    die "cannot go on" if -e "$_.bad";
+    print "total: 0 errors, 0 warnings, 0 checks, 1 lines checked\\n";
+}
+"""
+
+
+def test_checkpatch_that_dies_between_two_files_has_given_no_answer(space, tmp_path):
+    """What it has not looked at is not without complaints, today nor the next time."""
+    scripts = tmp_path / "tree" / "scripts"
+    scripts.mkdir(parents=True)
+    for name, text in (
+        ("checkpatch.pl", SCRIPT),
+        ("spelling.txt", ""),
+        ("const_structs.checkpatch", ""),
+    ):
+        (scripts / name).write_text(text)
+    files = [tmp_path / "a.c", tmp_path / "b.c"]
+    for file in files:
+        file.write_text("int a;\n")
+    bad = tmp_path / "b.c.bad"
+    bad.touch()
+    with pytest.raises(PagewrightError, match=r"did not look at all of a\.c, b\.c") as error:
+        checkpatch(space, tmp_path / "tree", files)
+    assert "cannot go on" in error.value.details
+    bad.unlink()
+    assert checkpatch(space, tmp_path / "tree", files) == []

@@ -122,7 +122,8 @@ def clone(tmp_path) -> Path:
     python.write_text(
         "#!/bin/sh\n[ $2 = venv ] || exit 0\nmkdir -p .venv/bin; echo made >>log\n"
         "printf '#!/bin/sh\\necho \"pip $*\" >>log\\n' >.venv/bin/pip\n"
-        "printf '#!/bin/sh\\necho \"uv $*\" >>log; exec [ ! -e broken ]\\n' >.venv/bin/uv\n"
+        'printf \'#!/bin/sh\\necho "uv $*" >>log; [ ! -e killed ] || kill -9 $PPID\\n'
+        "exec [ ! -e broken ]\\n' >.venv/bin/uv\n"
         "printf '#!/bin/sh\\necho \"called with $*\"' >.venv/bin/pagewright\n"
         "chmod +x .venv/bin/*\n"
     )
@@ -164,6 +165,19 @@ def test_the_launcher_makes_it_again_when_pyproject_changed(clone):
     os.utime(clone / "pyproject.toml", (made + 10, made + 10))
     run([launcher, "list"])
     assert made_how_often(clone) == 2
+
+
+def test_an_environment_whose_update_was_interrupted_is_made_again(clone):
+    """The command may be written before what it imports."""
+    launcher = clone / "bin" / "pagewright"
+    run([launcher, "list"])
+    os.utime(clone / ".venv" / "bin" / "pagewright", (0, 0))
+    (clone / "killed").touch()
+    with pytest.raises(PagewrightError):
+        run([launcher, "list"])
+    (clone / "killed").unlink()
+    assert "called with list" in run([launcher, "list"])
+    assert made_how_often(clone) == 3
 
 
 def test_a_clone_that_was_copied_or_moved_makes_its_own(clone, tmp_path_factory):
@@ -317,6 +331,27 @@ def test_clean_refuses_while_another_process_uses_the_cache(elsewhere, kind):
     assert not elsewhere.cache.exists()
 
 
+@pytest.mark.parametrize("what", ["", "bench"])
+def test_clean_refuses_while_another_process_works_in_this_clone(elsewhere, what):
+    """A build would go on in what is left, and a bench lose the runs of hours."""
+    folder = elsewhere.out / what
+    folder.mkdir(parents=True)
+    (folder / "kept").touch()
+    code = USES.replace("claim(entry)", "pass")
+    command = [sys.executable, "-c", code, "lock", str(folder / "entry")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "in\n"
+        with pytest.raises(PagewrightError) as error:
+            call("clean")
+        assert error.value.what == f"process {other.pid} uses {folder}"
+        assert (folder / "kept").exists()
+        other.communicate()
+    call("clean")
+    assert not (elsewhere.root / "out").exists()
+
+
 # --- What is passed on ------------------------------------------------------------
 
 
@@ -351,6 +386,12 @@ def test_boot_passes_arguments_to_qemu(consoles):
     call("boot", "patched-4k", "--qemu-args", "-d 'a b'", "--qemu-args", "-s", "--single-threaded")
     assert consoles[0]["extra_args"] == ["-d", "a b", "-s"]
     assert consoles[0]["single_threaded"]
+
+
+def test_arguments_for_qemu_with_an_odd_quote_are_refused(consoles):
+    with pytest.raises(PagewrightError, match="cannot be divided into words"):
+        call("boot", "patched-4k", "--qemu-args", "-d 'a b")
+    assert consoles == []
 
 
 def test_boot_waits_for_a_debugger(consoles, capsys):

@@ -400,6 +400,10 @@ def test_the_version_of_the_tools_is_that_of_their_last_commit(git, space):
     # What changes no tools changes nothing, whatever the kernel's number is.
     git(RELEASE.seconds + 10, "commit", "--quiet", "--allow-empty", "--message=kernel")
     assert deb.tools(space) == first
+    # All of the folder is packaged, also what git has not been told of.
+    (space.root / "tools" / "new").write_text("new\n")
+    assert deb.tools(space).version == f"{first.version}+changed"
+    (space.root / "tools" / "new").unlink()
     (space.root / "tools" / "pagewright").write_text("new\n")
     changed = deb.tools(space)
     assert changed.version == f"{first.version}+changed"

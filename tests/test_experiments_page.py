@@ -110,7 +110,9 @@ def space(tmp_path: Path) -> Workspace:
     return made
 
 
-def measured(space: Workspace, part: str, quick: bool = False, runs: int = 2) -> None:
+def measured(
+    space: Workspace, part: str, quick: bool = False, runs: int = 2, commit: str = "abc"
+) -> None:
     """Write the journal of a bench of one part."""
     journal = Journal(space.out / "bench" / "sample.jsonl")
     conditions = Conditions("6.12.1-1", "", "", "QEMU 10", "", "")
@@ -119,7 +121,7 @@ def measured(space: Workspace, part: str, quick: bool = False, runs: int = 2) ->
             n = {"base": 1000, "patched": 500}[side.label] + number
             works = {"touch": [{"n": str(n)}]}
             entry = Entry(
-                "sample", part, side, number, quick, conditions, {"smp": 2}, "abc", "2026", works
+                "sample", part, side, number, quick, conditions, {"smp": 2}, commit, "2026", works
             )
             journal.append(entry, {})
 
@@ -198,6 +200,22 @@ def test_what_this_clone_has_not_measured_comes_from_the_record(space):
     assert "small sizes" in chapter.beside(chapter.experiment.published[0])
 
 
+def test_what_is_recorded_in_full_stands_beside_what_is_measured_in_part(space):
+    """Otherwise a bench of one part would take the figures of the others from the page."""
+    for part in ("small", "wide"):
+        measured(space, part)
+    whole = chapters.measured_here(space, load(space, "sample"))
+    assert whole
+    (space.out / "bench" / "sample.jsonl").unlink()
+    measured(space, "small")
+    [chapter] = chapters.chapters(space, {"sample": whole})
+    assert chapter.status == "measured, in part"
+    assert [one.source for one in chapter.shown] == [chapters.HERE, chapters.RECORDED]
+    measured(space, "wide")
+    [chapter] = chapters.chapters(space, {"sample": whole})
+    assert [one.source for one in chapter.shown] == [chapters.HERE]
+
+
 def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
     monkeypatch.setattr(workspace, "find", lambda: space)
     monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
@@ -218,6 +236,32 @@ def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
     done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
     assert "wrote" not in done.output
     assert (space.root / "README.md").read_text() == readme
+
+
+def test_what_would_spoil_the_record_is_left_out_and_named(space, monkeypatch):
+    monkeypatch.setattr(workspace, "find", lambda: space)
+    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+
+    def recorded() -> str:
+        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+        assert done.exit_code == 0
+        return done.output
+
+    measured(space, "small", commit="abc+")
+    measured(space, "wide")
+    assert "sample is not recorded: it was measured with changes" in (said := recorded())
+    assert "(abc+, abc)" in said
+    assert record.read(space) == {}
+    (space.out / "bench" / "sample.jsonl").unlink()
+    for part in ("small", "wide"):
+        measured(space, part)
+    recorded()
+    before = record.path(space).read_text()
+    assert '"wide"' in before
+    shutil.rmtree(space.out / "bench")
+    measured(space, "small", runs=1)
+    assert "sample is not recorded: wide: base; patched would be lost" in recorded()
+    assert record.path(space).read_text() == before
 
 
 def test_a_table_that_cannot_be_made_changes_nothing(space):
@@ -275,7 +319,7 @@ def test_recorded_figures_are_in_full_of_a_known_commit_and_read_back():
     for name, one in record.read(SPACE).items():
         assert one.experiment == name
         assert not one.quick
-        assert not one.commit.endswith("+"), f"{name} was measured with changes"
+        assert "+" not in one.commit, f"{name} was measured with changes"
         assert Report.read(json.loads(json.dumps(asdict(one)))) == one
 
 

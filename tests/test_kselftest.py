@@ -1,10 +1,14 @@
 """The kernel's own selftests: what a selftest's output says, and what one run lost of another."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pagewright.guest import kselftest
 from pagewright.guest.kselftest import _mirror
+from pagewright.host import workspace
+from pagewright.kernel.source import Source
 from pagewright.results.kselftest import SelftestRun
 
 GOOD = """# [INFO] detected hugetlb page size: 2048 KiB
@@ -66,6 +70,23 @@ def test_what_passes_now_is_no_loss():
     assert (
         SelftestRun.read(GOOD.replace("ok 1", "not ok 1"), 1).lost(SelftestRun.read(GOOD, 0)) == []
     )
+
+
+def test_selftests_of_another_release_begin_with_nothing(tmp_path, monkeypatch):
+    """Its headers may be older than those installed of the last one, and make goes by that."""
+    space = replace(workspace.find(), root=tmp_path)
+    seen = []
+    monkeypatch.setattr(kselftest, "collections", lambda space: {})
+    monkeypatch.setattr(
+        kselftest, "_build", lambda *_: seen.extend((space.out / "selftests").glob("[!.]*"))
+    )
+    for version in ("6.12.2-1", "6.12.1-1"):
+        made = Source(version, tmp_path / version)
+        monkeypatch.setattr(kselftest.source, "ensure", lambda space, made=made: made)
+        kselftest.ensure.__wrapped__(space)
+        for name in ("overlay", "source", "headers"):
+            (space.out / "selftests" / name).mkdir(exist_ok=True)
+    assert seen == []
 
 
 def test_mirror_is_writable_where_files_are_made(tmp_path):

@@ -18,6 +18,7 @@ from pagewright.cli.main import app
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError, MeasureError, PagewrightError
 from pagewright.kernel import build
+from pagewright.kernel.manifest import Manifest
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results import experiment as catalogue
@@ -270,6 +271,27 @@ def test_what_is_shown_is_in_the_order_of_the_experiment(tmp_path):
         measure.shown(EXPERIMENT, tmp_path / "none.jsonl", SIDES, Choice())
 
 
+def test_what_is_shown_is_what_the_last_bench_printed(tmp_path):
+    """A bench whose runs are all in the file has been asked for last, whatever came between."""
+    file = tmp_path / "x.jsonl"
+    choice = Choice(parts=["first"])
+    tried = Faked(conditions_of=replace(CONDITIONS, kernel="tried"))
+    for between in ((tried, choice), (Faked(), Choice(quick=True)), (tried, Choice(runs=1))):
+        wanted = run(Faked(), choice, Journal(file))
+        assert measure.shown(EXPERIMENT, file, SIDES, choice).figures == wanted.figures
+        run(*between, Journal(file))
+        again = Faked()
+        assert run(again, choice, Journal(file)).figures == wanted.figures
+        assert again.done == []
+        shown = measure.shown(EXPERIMENT, file, SIDES, choice)
+        assert (shown.quick, shown.kernel) == (False, CONDITIONS.kernel)
+        assert shown.figures == wanted.figures
+    # Nothing is written again that counts already.
+    size = file.stat().st_size
+    run(Faked(), choice, Journal(file))
+    assert file.stat().st_size == size
+
+
 @pytest.mark.parametrize("changed", ["kernel", "image", "guest", "machine"])
 def test_what_is_shown_is_of_one_image(tmp_path, capsys, changed):
     """A bench that was resumed on another kernel and killed again has runs of both."""
@@ -338,6 +360,43 @@ def emulator(monkeypatch, tmp_path):
     return lambda: runners.Emulator(space)
 
 
+def test_a_kernel_that_is_built_anew_while_a_bench_runs_ends_it(tmp_path):
+    """No figure is of two kernels; what was measured before stays, and can be gone on with."""
+    file = tmp_path / "x.jsonl"
+
+    class Rebuilt(Faked):
+        """Has another kernel from the third run on."""
+
+        def conditions(self, part, side, works):
+            found = super().conditions(part, side, works)
+            return replace(found, image="other") if len(self.done) > 2 else found
+
+    with pytest.raises(MeasureError, match="first, base, run 2 of 4: the kernel"):
+        run(Rebuilt(), Choice(parts=["first"]), Journal(file))
+    assert [entry.conditions.image for entry in Journal(file).entries] == ["base-4k", "patched-4k"]
+
+
+def test_all_kernels_are_built_before_the_first_run():
+    class Broken(Faked):
+        """Cannot make what the last side boots."""
+
+        def conditions(self, part, side, works):
+            if part.name == "third" and side == THIRD:
+                raise PagewrightError("does not compile")
+            return super().conditions(part, side, works)
+
+    runner = Broken()
+    with pytest.raises(PagewrightError, match="does not compile"):
+        run(runner)
+    assert runner.done == []
+
+
+def test_the_commit_of_a_run_is_the_one_that_its_bench_began_with(monkeypatch, tmp_path):
+    commits = iter(["abc", "def", "def"])
+    monkeypatch.setattr(measure, "commit", lambda space: next(commits))
+    assert run(Faked(), Choice(parts=["first"], runs=1)).commit == "abc"
+
+
 def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
     works = [Work("w", "true", rounds=2)]
     part = Part("p", {"smp": 1, "modules_from": ("module.c",)}, works)
@@ -365,6 +424,21 @@ def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
         assert said() == replace(before, **{field_: getattr(said(), field_)}) != before
 
 
+def test_conditions_are_those_of_the_kernel_that_is_booted(emulator, tmp_path):
+    """Another process may build it anew; an edit that nobody has compiled is not in it."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "new.c").write_text("as it was compiled")
+    Manifest("6.12.1-1", links=["new.c"]).write(tree, 0)
+    part = Part("p", {}, [Work("w", "true")])
+    one = emulator()
+    first = one.conditions(part, SIDES[1], part.works)
+    (tree / "new.c").write_text("edited since")
+    assert one.conditions(part, SIDES[1], part.works) == first
+    (tmp_path / "out/arch/arm64/boot/Image").write_text("built anew")
+    assert one.conditions(part, SIDES[1], part.works).image != first.image
+
+
 @pytest.mark.parametrize("name", ["qemu.yaml", "qemu.py", "options.py", "count.c"])
 def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, tmp_path, name):
     works = [Work("w", "true")]
@@ -374,6 +448,18 @@ def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, t
     before = emulator().conditions(part, SIDES[1], works)
     (folder / name).write_text("changed")
     after = emulator().conditions(part, SIDES[1], works)
+    assert after == replace(before, machine=after.machine) != before
+
+
+def test_what_features_add_to_the_parameters_of_emulated_machines_is_a_condition(
+    emulator, monkeypatch
+):
+    features = [SPACE.features()[0]]
+    monkeypatch.setattr(workspace.Workspace, "features", lambda space: features)
+    part = Part("p", {}, [Work("w", "true")])
+    before = emulator().conditions(part, SIDES[1], part.works)
+    features[0] = replace(features[0], boot_emulated="feature=slowly")
+    after = emulator().conditions(part, SIDES[1], part.works)
     assert after == replace(before, machine=after.machine) != before
 
 
@@ -403,6 +489,22 @@ def test_a_line_that_is_no_run_is_an_error_that_names_it(tmp_path):
     file.write_text(file.read_text() + "{}\n")
     with pytest.raises(MeasureError, match=r"line 3 of .*x\.jsonl"):
         Journal(file)
+
+
+def test_a_file_that_is_moved_away_while_a_bench_runs_is_begun_anew(tmp_path):
+    file = tmp_path / "x.jsonl"
+
+    class Moved(Faked):
+        """Has its file moved before the third run."""
+
+        def run(self, what, part, side, run):
+            if len(self.done) == 2:
+                file.rename(tmp_path / "kept.jsonl")
+            return super().run(what, part, side, run)
+
+    run(Moved(), Choice(parts=["third"]), Journal(file))
+    assert [entry.side.label for entry in Journal(file).entries] == ["third"]
+    assert len(Journal(tmp_path / "kept.jsonl").entries) == 2
 
 
 def test_the_file_of_an_earlier_bench_is_kept(tmp_path):
@@ -453,6 +555,41 @@ def test_the_command_resumes_only_if_told_to(bench, tmp_path):
     assert shown.split("commit")[0].split("│", 1)[1] in whole
 
 
+def test_whatever_ends_a_bench_the_command_that_goes_on_with_it_is_told(bench):
+    """It is about the same runs: without --quick it would begin the long ones."""
+
+    class Interrupted(Faked):
+        """Does two runs."""
+
+        def run(self, what, part, side, run):
+            if len(self.done) == 2:
+                raise KeyboardInterrupt
+            return super().run(what, part, side, run)
+
+    words = ["x", "--quick", "--part", "third"]
+    command = f"`pagewright bench {' '.join(words)} --resume` goes on with them"
+    with pytest.raises(MachineError) as error:
+        bench(Faked(dies_after=1), *words)
+    assert command in error.value.todo
+    assert command in bench(Interrupted(), *words)
+
+
+def test_the_file_stays_where_it_is_until_there_is_a_run_to_be_written(bench, tmp_path):
+    """A bench that fails before its first run has ended takes no figures from the report."""
+    folder = tmp_path / "out" / SPACE.version / "bench"
+    bench(Faked(), "x", "--part", "second")
+    before = (folder / "x.jsonl").read_text()
+    with pytest.raises(MachineError):
+        bench(Faked(dies_after=0), "x")
+    assert [file.name for file in folder.glob("*.jsonl")] == ["x.jsonl"]
+    assert (folder / "x.jsonl").read_text() == before
+    said = bench(Faked(), "x", "--part", "second")
+    assert (folder / "x.1.jsonl").read_text() == before
+    # What --resume goes on with is the new file.
+    assert "x.1.jsonl" in said
+    assert "--resume" not in said
+
+
 def test_a_wrong_part_leaves_the_file_where_it_is(bench, tmp_path):
     bench(Faked(), "x", "--part", "second")
     with pytest.raises(MeasureError, match="no part 'nonsense'"):
@@ -460,6 +597,13 @@ def test_a_wrong_part_leaves_the_file_where_it_is(bench, tmp_path):
     assert [f.name for f in (tmp_path / "out" / SPACE.version / "bench").glob("*.jsonl")] == [
         "x.jsonl"
     ]
+
+
+def test_a_wrong_selection_is_refused_before_anything_runs(bench):
+    runner = Faked()
+    with pytest.raises(MeasureError, match="is no regular expression"):
+        bench(runner, "x", "--svg", "x.svg", "--select", "(")
+    assert runner.done == []
 
 
 def test_list_tells_parts_sides_and_boots():
@@ -548,9 +692,20 @@ def test_the_place_of_an_environment_is_connected_to(monkeypatch, tmp_path):
 
     monkeypatch.setattr(runners, "boot", Connected)
     env = tmp_path / "board.yaml"
+    env.write_text("targets: {}\n")
     with runners.runner(SPACE, env) as where:
         assert where.place == "board"
     assert seen == [(MachineOptions(runners.Path(), runners.Path()), env)]
+    # Another board with the same kernel, whose file has the same name in another folder.
+    other = tmp_path / "other" / "board.yaml"
+    other.parent.mkdir()
+    other.write_text("targets: {main: {}}\n")
+    part = Part("p", {}, [Work("w", "true")])
+    said = []
+    for file in (env, env, other):
+        with runners.runner(SPACE, file) as where:
+            said.append(where.conditions(part, SIDES[1], part.works))
+    assert said[0] == said[1] != said[2]
 
 
 # --- What tables say of their origin ---------------------------------------------------

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from pagewright.host.errors import PagewrightError
+from pagewright.host.repository import commit
 from pagewright.host.run import run
 from pagewright.results.passed import Passed
+
+NAMES = ("NAME", "EMAIL")
 
 
 @pytest.fixture
@@ -59,6 +67,16 @@ def test_what_may_depend_on_a_changed_file_runs_again(clone, file, again):
     assert begun(clone).tests == {test for name, test in tests.items() if name not in again}
 
 
+@pytest.mark.parametrize("file", ["tests/test_style.py", "tests/test_remote.py"])
+def test_what_looks_at_other_tests_runs_again_when_one_changed(clone, file):
+    """One has all files checked, and one runs some tests in a lab."""
+    assert (Path(__file__).parent.parent / file).is_file()
+    ended(begun(clone), f"{file}::passes", "passed", "passed", "passed")
+    assert begun(clone).tests == {f"{file}::passes"}
+    (clone[0].root / "test_a.py").write_text("changed\n")
+    assert begun(clone).tests == set()
+
+
 def test_other_options_are_another_test(clone):
     ended(begun(clone), "test_a.py::passes", "passed", "passed", "passed")
     assert begun(clone, "patched-64k").tests == set()
@@ -75,3 +93,49 @@ def test_a_line_that_was_cut_off_is_no_obstacle(clone):
 def test_sources_that_were_not_cloned_are_refused(tmp_path):
     with pytest.raises(PagewrightError):
         Passed(SimpleNamespace(root=tmp_path), tmp_path / "passed.jsonl", "patched-4k")
+
+
+def test_another_kernel_and_another_place_are_another_test(tmp_path):
+    """What has passed on one board, or on one point release, has not passed on another one."""
+    (tmp_path / "test_suite.py").write_text("def test_passes():\n    pass\n")
+    command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest", "-q"]
+    command += ["-p", "no:cacheprovider", "--logs", tmp_path / "logs", "--resume"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    for place in ("one", "other"):
+        (tmp_path / f"{place}.yaml").write_text(f"targets: {{{place}: {{}}}}\n")
+    seen = []
+    for place, kernel in (
+        *((name, "") for name in ("one", "one", "other")),
+        *((name, "newest") for name in ("other", "other")),
+    ):
+        done = subprocess.run(
+            [*command, f"--lg-env={place}.yaml"],
+            cwd=tmp_path,
+            env=environment | {"PAGEWRIGHT_KERNEL": kernel},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        seen.append("1 passed" in done.stdout)
+    assert seen == [True, False, True, True, False]
+
+
+def test_a_new_file_that_goes_into_a_kernel_is_a_change_since_the_commit(clone):
+    """It is in what is built and measured, though git does not know it yet."""
+    space, _ = clone
+    identity = {f"GIT_{role}_{key}": "x" for role in ("AUTHOR", "COMMITTER") for key in NAMES}
+    run(["git", "add", "--all"], cwd=space.root)
+    run(["git", "commit", "-q", "-m", "first"], cwd=space.root, env=identity)
+    run(["git", "config", "status.showUntrackedFiles", "no"], cwd=space.root)
+    (space.root / "notes").write_text("of no kernel\n")
+    name = commit(space)
+    assert re.fullmatch("[0-9a-f]{12}", name)
+    new = space.root / "features" / "one" / "linux" / "mm" / "new.c"
+    new.parent.mkdir(parents=True)
+    new.write_text("int new;\n")
+    assert commit(space) == f"{name}+"
+    run(["git", "add", "--all"], cwd=space.root)
+    run(["git", "commit", "-q", "-m", "second"], cwd=space.root, env=identity)
+    assert not commit(space).endswith("+")
+    (space.root / "program.c").write_text("changed\n")
+    assert commit(space).endswith("+")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from labgrid.util.yaml import load
 
 from pagewright.host.errors import MachineError
+from pagewright.machine.boot import boot, console
 from pagewright.machine.options import MachineOptions, unmet
 from pagewright.machine.qemu import describe
 from pagewright.machine.strict import MAX_CPUS, Strict
@@ -109,6 +111,23 @@ def test_machines_that_the_model_of_a_strict_one_does_not_fit(images, options, m
     MachineOptions(**images, strict=strict, smp=MAX_CPUS)
     with pytest.raises(MachineError, match=message):
         MachineOptions(**images, strict=strict, **options)
+
+
+@pytest.mark.parametrize("start", [lambda options: boot(options).__enter__(), console])
+def test_what_the_machine_of_a_killed_run_has_left_is_swept(monkeypatch, tmp_path, start):
+    """It is as large as the modules and the overlay, and may be in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "pagewright-machine-killed" / "deep").mkdir(parents=True)
+    with pytest.raises(MachineError, match="there is no kernel"):
+        start(MachineOptions(tmp_path / "none", tmp_path / "none"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("memory", ["lots", "", "8GiB"])
+def test_a_size_of_memory_that_is_none_is_refused(images, memory):
+    with pytest.raises(MachineError, match="no size of memory") as error:
+        MachineOptions(**images, memory=memory, smp=2, nodes=2)
+    assert "1G" in error.value.todo
 
 
 def test_unknown_accel_lists_what_there_is(images):

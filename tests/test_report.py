@@ -92,6 +92,13 @@ def test_difference_from_nothing_is_not_a_percentage():
     assert report.change([3.0, 5.0], [4.0, 4.0]) != "="
 
 
+def test_more_than_a_negative_number_is_a_positive_percentage():
+    found = difference([-50, -50], [-90, -110])
+    assert (found.absolute, found.percent) == (50, 50)
+    assert found.percent_error == pytest.approx(10)
+    assert "+150 (+150.0" in report.change([50], [-100])
+
+
 def test_a_yardstick_is_what_the_others_are_compared_with(sample):
     sample.yardstick = "third"
     runs = {"base": [100.0], "third": [200.0], "patched": [300.0]}
@@ -129,6 +136,8 @@ def test_plot_draws_the_selection_and_the_same_twice(sample):
         plots.plot(sample, "ldadd")
     with pytest.raises(PagewrightError, match="0 figures"):
         plots.plot(sample, "nothing")
+    with pytest.raises(PagewrightError, match=r"'\(' is no regular expression"):
+        plots.plot(sample, "(")
 
 
 def test_tables_have_columns_of_their_own(sample):

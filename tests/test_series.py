@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import replace
 from functools import cache
@@ -175,6 +176,46 @@ def test_series_has_the_name_that_git_has_in_the_clone(monkeypatch, tmp_path):
         assert "\nSigned-off-by: Anna B Cole <anna@localhost>\n" in text
         assert "\nFrom: Anna B Cole <anna@localhost>\n" in text
         assert "private@localhost" not in text
+
+
+def test_a_users_configuration_of_git_has_no_say_in_a_series(monkeypatch, tmp_path):
+    """It is about the user's own repositories; some of it would change what is in a patch."""
+    pristine = source.ensure(SPACE)
+    feature = SPACE.feature("cpu-pause")
+
+    def made() -> list[str]:
+        patches = series.compose(SPACE, pristine, feature)
+        # The names of commits have the time in them.
+        texts = [re.sub(r"\A.*|^Date: .*", "", patch.read_text(), flags=re.M) for patch in patches]
+        return [f"{patch.name}\n{text}" for patch, text in zip(patches, texts, strict=True)]
+
+    wanted = made()
+    (tmp_path / "order").write_text("*.c\n")
+    hooks = tmp_path / "hooks"
+    hooks.mkdir()
+    (hooks / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
+    (hooks / "pre-commit").chmod(0o755)
+    file = tmp_path / "gitconfig"
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(file))
+    for option, value in {
+        "commit.gpgSign": "true",
+        "core.abbrev": "40",
+        "core.autocrlf": "true",
+        "core.hooksPath": str(hooks),
+        "diff.context": "9",
+        "diff.noprefix": "true",
+        "diff.orderFile": str(tmp_path / "order"),
+        "format.attach": "x",
+        "format.signOff": "true",
+        "format.suffix": ".txt",
+        "format.numbered": "false",
+        "format.subjectPrefix": "mine",
+        "format.to": "list@localhost",
+        "format.useAutoBase": "true",
+    }.items():
+        file.write_text("")
+        run(["git", "config", "--file", file, option, value])
+        assert made() == wanted, option
 
 
 def test_unlisted_new_file_is_refused():

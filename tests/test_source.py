@@ -169,6 +169,26 @@ def test_release_that_another_process_uses_stays(space, monkeypatch):
     assert releases(space) == ["6.12.1-1", "6.12.8-1"]
 
 
+def test_release_whose_removal_was_interrupted_is_not_taken_for_whole(space, monkeypatch):
+    """Whoever wants it again gets all of it."""
+    store = space.cache / "source"
+    use(store / "6.12.8-1", 300)
+    use(store / "6.12.9-1", 100)
+
+    class Killed(BaseException):
+        """What happens."""
+
+    def killed(*arguments, **options):
+        raise Killed
+
+    ensure(space, "6.12.1-1", monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(scratch.shutil, "rmtree", killed)
+        scratch.prune(store.glob("[0-9]*"), 1)
+    assert releases(space) == ["6.12.1-1"]
+    assert (ensure(space, "6.12.8-1", monkeypatch).path / "main.c").exists()
+
+
 # --- Scratch folders and space --------------------------------------------------
 
 

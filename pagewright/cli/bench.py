@@ -101,6 +101,7 @@ def bench(
         raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
     if lg_env:
         check_place(lg_env)
+    plots.pattern(select)
     names = [name] if name else catalogue.experiments(space)
     console = Console()
     if not console.is_terminal:
@@ -141,30 +142,30 @@ def _measure(
     from pagewright.results.runners import runner
 
     sides = measure.base_and_patched()
-    # What cannot be had is said before the file of the last bench is renamed.
+    # What cannot be had is said before a place is connected to, or another bench waited for.
     measure.plan(experiment, sides, choice)
-    with runner(space, lg_env) as where, _journal(experiment, file, resume) as journal:
+    again = f"{choice.command(experiment)} --resume" + (f" --lg-env {lg_env}" if lg_env else "")
+    with runner(space, lg_env) as where, _journal(file, resume, again) as journal:
         return measure.measure(space, experiment, sides, choice, journal, where)
 
 
 @contextmanager
-def _journal(experiment: Experiment, file: Path, resume: bool) -> Iterator[Journal]:
-    """Open the file of an experiment; if it is cut short by an error, say how to go on."""
-    from pagewright.results.journal import Journal, set_aside
+def _journal(file: Path, resume: bool, again: str) -> Iterator[Journal]:
+    """Open the file of an experiment; if it is cut short, name the command that goes on."""
+    from pagewright.results.journal import Journal
 
     with lock(file.parent, "the files of the benches"):
-        if not resume and (aside := set_aside(file)):
-            say(f"the runs of an earlier bench are now in {aside}; --resume goes on with them")
-        journal = Journal(file)
+        journal = Journal(file, anew=not resume)
         before = len(journal.entries)
         try:
             yield journal
-        except PagewrightError as error:
+        except BaseException as error:
+            todo = f"the runs so far are in {file}; `{again}` goes on with them"
             if len(journal.entries) > before:
-                error.todo = error.todo or (
-                    f"the runs so far are in {file}; "
-                    f"`pagewright bench {experiment.name} --resume` goes on with them"
-                )
+                if isinstance(error, PagewrightError):
+                    error.todo = error.todo or todo
+                else:
+                    say(todo)
             raise
 
 

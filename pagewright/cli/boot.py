@@ -127,7 +127,7 @@ def boot(
         "nodes": nodes,
         "firmware": uefi,
         "overlay": overlay,
-        "extra_args": [word for text in qemu_args or () for word in shlex.split(text)],
+        "extra_args": [word for text in qemu_args or () for word in _words(text)],
     }
     if gdb:
         if run is not None:
@@ -182,6 +182,15 @@ def _report(found: list[Violation], file: Path | None) -> None:
     if file is not None:
         file.write_text(json.dumps([violation.as_json() for violation in found], indent=1))
     say(f"{len(found)} places break one of {len(RULES)} rules")
+
+
+def _words(text: str) -> list[str]:
+    """Divide arguments for QEMU as a shell does."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        what = f"--qemu-args {text!r} cannot be divided into words: {error}"
+        raise PagewrightError(what) from error
 
 
 def _needs(given: bool, what: str, option: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from typing import Annotated
 
 import typer
@@ -46,8 +45,10 @@ def clean(
 ) -> None:
     """Remove everything generated in this clone; with --cache, all but the clone and packages."""
     space = workspace.find()
-    with held_alone(space.cache) if cache else nullcontext():
-        for folder in (space.root / "out", *([space.cache] if cache else [])):
+    out = space.root / "out"
+    removed = [out, space.cache] if cache else [out]
+    with held_alone([space.out, *removed]):
+        for folder in removed:
             if folder.exists():
                 shutil.rmtree(folder)
                 say(f"removed {folder}")

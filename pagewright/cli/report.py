@@ -33,15 +33,23 @@ def report(
     """
     from pagewright.results import pages
     from pagewright.results import record as committed
-    from pagewright.results.chapters import chapters, measured_here
+    from pagewright.results.chapters import chapters, measured_here, not_recorded
     from pagewright.results.experiment import experiments, load
 
     space = workspace.find()
     recorded = committed.read(space)
     if record:
-        found = {name: measured_here(space, load(space, name)) for name in experiments(space)}
-        # Small sizes are not what README.md tells of.
-        new = {name: one for name, one in found.items() if one and not one.quick}
+        new = {}
+        for name in experiments(space):
+            experiment = load(space, name)
+            here = measured_here(space, experiment)
+            # Small sizes are not what README.md tells of.
+            if here is None or here.quick:
+                continue
+            if reason := not_recorded(experiment, here, recorded.get(name)):
+                say(f"{name} is not recorded: {reason}")
+            else:
+                new[name] = here
         for file in committed.write(space, {**recorded, **new}):
             say(f"wrote {file.relative_to(space.root)}")
         recorded = committed.read(space)

@@ -58,7 +58,7 @@ def ensure(space: Workspace) -> Path:
     key = hashlib.sha256("\n".join(inputs).encode())
     with lock(target, "the selftests"):
         if not (stamp.exists() and stamp.read_text() == key.hexdigest()):
-            for stale in (stamp, overlay, target / "source"):
+            for stale in (stamp, *(target / name for name in ("overlay", "source", "headers"))):
                 shutil.rmtree(stale) if stale.is_dir() else stale.unlink(missing_ok=True)
             with Bar("build the kernel's selftests", None):
                 _build(pristine.path, wanted, target, overlay)

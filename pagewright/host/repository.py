@@ -8,18 +8,23 @@ from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 
+# Folders whose new files go into kernels, guests and experiments before git is told of them.
+_TAKEN_WHOLE = ("base/", "bench/", "features/", "pagewright/")
+
 
 def commit(space: Workspace) -> str:
     """Return the repository's commit, with a + if there are changes since.
 
     It is "none" where git does not know one, as in sources that were not cloned.
     """
+    status = ["git", "status", "--porcelain", "--untracked-files=normal"]
     try:
         name = run(["git", "rev-parse", "--short=12", "HEAD"], cwd=space.root).strip()
-        dirty = run(["git", "status", "--porcelain", "--untracked-files=no"], cwd=space.root)
+        lines = run(status, cwd=space.root).splitlines()
     except PagewrightError:
         return "none"
-    return f"{name}+" if dirty.strip() else name
+    changed = any(not line.startswith("??") or line[3:].startswith(_TAKEN_WHOLE) for line in lines)
+    return f"{name}+" if changed else name
 
 
 def files(space: Workspace) -> str:

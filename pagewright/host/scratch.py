@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -39,6 +39,11 @@ def scratch(directory: Path, prefix: str) -> Iterator[Path]:
     finally:
         shutil.rmtree(path, ignore_errors=True)
         os.close(held)
+
+
+def temporary(kind: str) -> AbstractContextManager[Path]:
+    """Make a scratch folder of a kind where this computer keeps temporary files."""
+    return scratch(Path(tempfile.gettempdir()), f"pagewright-{kind}-")
 
 
 def _make_locked(directory: Path, prefix: str) -> tuple[Path, int]:
@@ -101,18 +106,20 @@ def claim(entry: Path) -> None:
 
 
 @contextmanager
-def held_alone(cache: Path) -> Iterator[None]:
-    """Hold all of the cache that clones share, so that it can be removed.
+def held_alone(folders: Iterable[Path]) -> Iterator[None]:
+    """Hold all that other processes could be using in some folders, so that it can be removed.
 
     Args:
-        cache: its folder; need not be there.
+        folders: those whose subfolders are locked, or claimed, while they are used; they need
+            not be there.
 
     Raises:
-        HostError: another process uses something in it.
+        HostError: another process uses something in them.
     """
     with ExitStack() as stack:
-        used = _mark(Path("*")).name
-        for file in sorted((*cache.glob(f"*/{LOCK_FILE}"), *cache.glob(f"*/{used}"))):
+        names = (LOCK_FILE, _mark(Path("*")).name)
+        files = [file for folder in folders for name in names for file in folder.glob(f"*/{name}")]
+        for file in sorted(files):
             lines = stack.enter_context(file.open())
             try:
                 fcntl.flock(lines, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,7 +148,9 @@ def prune(entries: Iterable[Path], keep: int) -> None:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             say(f"removing {entry}: only the {keep} used last are kept")
-            shutil.rmtree(entry, ignore_errors=True)
+            # If this is interrupted, nobody takes what is left for the whole entry.
+            with scratch(entry.parent, "removed-") as folder:
+                entry.rename(folder / entry.name)
             _mark(entry).unlink()
         except BlockingIOError:
             pass

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagewright.host.answers import remembered
-from pagewright.host.run import run
+from pagewright.host.errors import ProgramError
+from pagewright.host.run import run, tail
 from pagewright.host.workspace import Feature, Workspace
 
 DICTIONARY = Path("/usr/lib/python3/dist-packages/codespell_lib/data/dictionary.txt")
@@ -53,10 +54,13 @@ def checkpatch(
         files: patches, or with the option -f whole files.
         options: more options for checkpatch.
         known: regular expressions of complaints that are wrong.
+
+    Raises:
+        ProgramError: it did not get to the end of each file.
     """
     scripts = tree / "scripts"
     words = ["--strict", "--no-tree", "--codespell", "--codespellfile", str(DICTIONARY), *options]
-    command = ["perl", scripts / "checkpatch.pl", *words, *files]
+    command: list[str | Path] = ["perl", scripts / "checkpatch.pl", *words, *files]
     inputs: list[str | Path] = [
         *(scripts / name for name in ("checkpatch.pl", "spelling.txt", "const_structs.checkpatch")),
         DICTIONARY,
@@ -64,11 +68,16 @@ def checkpatch(
         *(file.name for file in files),
         *(_OF_THE_TIME.sub("", file.read_text()) for file in files),
     ]
-    output = remembered(
-        space, "checkpatch", inputs, lambda: run([str(word) for word in command], check=False)
-    )
-    if "total: " not in output:
-        return [f"checkpatch did not run: {output}"]
+
+    def ask() -> str:
+        # Its status says whether there are complaints. It sums up each file.
+        said = run(command, check=False)
+        if len(re.findall("^total: ", said, re.MULTILINE)) != len(files):
+            names = ", ".join(file.name for file in files)
+            raise ProgramError(f"checkpatch did not look at all of {names}", details=tail(said))
+        return said
+
+    output = remembered(space, "checkpatch", inputs, ask)
     complaints = []
     # Of several files, each has a heading, with no empty lines around it.
     for block in re.split(r"\n\n|^-+\n.*\n-+\n", output, flags=re.M):

@@ -73,7 +73,7 @@ def tools(space: Workspace) -> Tools:
     """
     # A user's configuration has no say in what this prints, unlike `git log`.
     last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD", "--", *_TOOLS]
-    status = ["git", "status", "--porcelain", "--untracked-files=no", "--", *_TOOLS]
+    status = ["git", "status", "--porcelain", "--untracked-files=normal", "--", *_TOOLS]
     try:
         seconds, commit_hash = run(last, cwd=space.root).split()
         changed = bool(run(status, cwd=space.root).strip())

@@ -20,19 +20,11 @@ from pagewright.host.workspace import Feature, Workspace
 from pagewright.kernel.hooks import patched_files
 from pagewright.kernel.source import Source
 
-# git, whatever the user's own configuration would add.
+# git without the user's own configuration, which can change what is in a patch. Files get names of
+# twelve digits, as many as git takes in the kernel's own repository.
 GIT = (
-    "git",
-    *("-c", "commit.gpgSign=false"),
-    *("-c", "core.autocrlf=false"),
-    # Hooks of the user are for the user's own commits.
-    *("-c", "core.hooksPath=/dev/null"),
-    # As in the kernel's own repository, where git takes that many digits to name a file.
-    *("-c", "core.abbrev=12"),
-    *("-c", "diff.noprefix=false"),
-    *("-c", "format.noprefix=false"),
-    *("-c", "format.coverLetter=false"),
-    *("-c", "format.signOff=false"),
+    *("env", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1"),
+    *("git", "-c", "core.abbrev=12"),
 )
 
 

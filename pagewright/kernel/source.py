@@ -26,7 +26,9 @@ KEEP = 2
 # What the package, the tarball in it and the tree take together, in MB.
 UNPACK_MB = 2500
 
-# The value of PAGEWRIGHT_KERNEL that takes whatever apt has last.
+# An environment variable that names the point release to take.
+VARIABLE = "PAGEWRIGHT_KERNEL"
+# Its value that takes whatever apt has last.
 NEWEST = "newest"
 
 
@@ -104,7 +106,7 @@ def ensure(space: Workspace) -> Source:
         DiskFullError: no space.
     """
     base = space.base()
-    version = candidate(base.package, base.known_good, os.environ.get("PAGEWRIGHT_KERNEL", ""))
+    version = candidate(base.package, base.known_good, os.environ.get(VARIABLE, ""))
     store = space.cache / "source"
     source = Source(version, store / version)
     with lock(store, "the source cache"):

@@ -7,7 +7,6 @@ kernel and the guest; both are driven through labgrid, and a caller need not kno
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from labgrid.exceptions import NoDriverFoundError
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.ledger import timed
 from pagewright.host.run import foreground, tail
+from pagewright.host.scratch import temporary
 from pagewright.machine import evidence, klog, strict
 from pagewright.machine.death import CONSOLE_TAIL, SILENCE, diagnose
 from pagewright.machine.emulator import EmulatorDriver
@@ -51,7 +51,7 @@ def boot(
         if env is not None:
             yield _connect(env, stack, timeout)
             return
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+        directory = stack.enter_context(temporary("machine"))
         logs = evidence.claim(directory)
         environment = describe(options, directory, logs, timeout)
         try:
@@ -122,7 +122,7 @@ def console(options: MachineOptions, violations: list[Violation] | None = None) 
         GuestDiedError: the kernel stopped.
     """
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+        directory = stack.enter_context(temporary("machine"))
         lab = Environment(str(describe(options, directory, directory, BOOT_SECONDS)))
         stack.callback(lab.cleanup)
         emulator = lab.get_target("main").get_driver(EmulatorDriver, activate=False)

@@ -58,10 +58,14 @@ def options_for(
     if tlb:
         ranges = tlb_machine.ranges(tlb_ranges or {})
         options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read(), ranges)
-    emulated = [feature.boot_emulated for feature in space.features()]
-    words = [*(word for word in emulated if word), options.pop("append", "")]
-    options["append"] = " ".join(words).strip()
+    options["append"] = parameters(space, options.pop("append", ""))
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
+
+
+def parameters(space: Workspace, append: str) -> str:
+    """Return kernel parameters with those that features have on all emulated machines."""
+    words = (*(feature.boot_emulated for feature in space.features()), append)
+    return " ".join(word for word in words if word)
 
 
 def strict_for(space: Workspace, vmlinux: Path | None, bbm_level: int | None = None) -> Strict:

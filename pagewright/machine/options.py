@@ -93,8 +93,9 @@ class MachineOptions:
         """Refuse what KVM and QEMU's plugins cannot do, and nodes without a CPU.
 
         Raises:
-            MachineError: the options contradict each other.
+            MachineError: the options contradict each other, or the memory has no size.
         """
+        in_bytes(self.memory)
         if not 1 <= self.nodes <= self.smp:
             raise MachineError(
                 f"{self.smp} CPUs cannot be divided among {self.nodes} nodes",
@@ -182,7 +183,14 @@ def unmet(options: MachineOptions, check: Callable[[str], str]) -> list[str]:
 
 
 def in_bytes(size: str) -> int:
-    """Read a size as QEMU writes it; a bare number is in MiB."""
+    """Read a size as QEMU writes it; a bare number is in MiB.
+
+    Raises:
+        MachineError: it is none.
+    """
     shifts = {"K": 10, "M": 20, "G": 30, "T": 40}
-    shift = shifts.get(size[-1].upper())
-    return int(float(size) * 2**20) if shift is None else int(float(size[:-1]) * 2**shift)
+    shift = shifts.get(size[-1:].upper())
+    try:
+        return int(float(size) * 2**20) if shift is None else int(float(size[:-1]) * 2**shift)
+    except ValueError as error:
+        raise MachineError(f"{size!r} is no size of memory", "write it as 512M or 1G") from error

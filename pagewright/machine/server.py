@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from pagewright.host.lock import lock
 from pagewright.host.packages import UEFI_CODE, UEFI_VARIABLES
 from pagewright.host.progress import Bar
 from pagewright.host.run import run, tail
-from pagewright.host.scratch import scratch
+from pagewright.host.scratch import scratch, temporary
 from pagewright.host.workspace import Workspace
 from pagewright.machine import evidence
 from pagewright.machine.death import CONSOLE_TAIL, SILENCE, diagnose
@@ -71,7 +70,7 @@ class Server:
             MachineError: it did not come up.
         """
         with ExitStack() as stack:
-            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pagewright-")))
+            directory = stack.enter_context(temporary("machine"))
             logs = evidence.claim(directory)
             lab = Environment(str(self._describe(directory, logs, reboots, timeout)))
             stack.callback(lab.cleanup)

@@ -35,31 +35,51 @@ def measured_here(space: Workspace, experiment: Experiment) -> Report | None:
 def _chapter(space: Workspace, experiment: Experiment, recorded: Mapping[str, Report]) -> Chapter:
     here = measured_here(space, experiment)
     shown = [Shown(HERE, here)] if here else []
-    # Quick runs are of small sizes: the recorded figures say what the full ones are.
-    if experiment.name in recorded and (not here or here.quick):
+    # The recorded figures say what is not measured here in full: quick runs are of small sizes.
+    if experiment.name in recorded and (not here or here.quick or _lacking(experiment, here)):
         shown.append(Shown(RECORDED, recorded[experiment.name]))
     full = next((one.report for one in shown if not one.report.quick), None)
     missing = _missing(experiment, full)
     return Chapter(experiment, _status(shown, missing), shown, missing)
 
 
+def not_recorded(experiment: Experiment, here: Report, recorded: Report | None) -> str:
+    """Say why the full figures of this clone are not recorded; nothing if they can be.
+
+    Args:
+        experiment: whose figures they are.
+        here: the figures.
+        recorded: what they would replace, if there is something.
+    """
+    if "+" in here.commit:
+        return f"it was measured with changes that are in no commit ({here.commit})"
+    there = recorded.parts if recorded else {}
+    lost = {
+        part: [label for label in labels if label in there.get(part, ())]
+        for part, labels in _lacking(experiment, here).items()
+    }
+    words = [f"{part}: {'; '.join(labels)}" for part, labels in lost.items() if labels]
+    return f"{', '.join(words)} would be lost" if words else ""
+
+
+def _lacking(experiment: Experiment, full: Report | None) -> dict[str, list[str]]:
+    """Return the sides that are not measured in full, by the parts that lack some."""
+    wanted: dict[str, list[str]] = {}
+    there = full.parts if full else {}
+    for run in plan(experiment, base_and_patched(), Choice()):
+        if run.side.label not in there.get(run.part.name, ()):
+            labels = wanted.setdefault(run.part.name, [])
+            if run.side.label not in labels:
+                labels.append(run.side.label)
+    return wanted
+
+
 def _missing(experiment: Experiment, full: Report | None) -> dict[str, str]:
     """Return the commands that measure in full what is not measured, by what that is."""
-    wanted: dict[str, list[str]] = {}
-    for run in plan(experiment, base_and_patched(), Choice()):
-        labels = wanted.setdefault(run.part.name, [])
-        if run.side.label not in labels:
-            labels.append(run.side.label)
-    there = full.parts if full else {}
-    lacking = {
-        part: [label for label in labels if label not in there.get(part, ())]
-        for part, labels in wanted.items()
+    return {
+        f"{part}: {'; '.join(labels)}": f"{Choice(parts=[part]).command(experiment)} --resume"
+        for part, labels in _lacking(experiment, full).items()
     }
-    found = {}
-    for part in [name for name, labels in lacking.items() if labels]:
-        choice = Choice(parts=[part])
-        found[f"{part}: {'; '.join(lacking[part])}"] = f"{choice.command(experiment)} --resume"
-    return found
 
 
 def _status(shown: list[Shown], missing: dict[str, str]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewright.host.errors import MeasureError
+from pagewright.host.progress import say
 from pagewright.results.experiment import Side, Values
 
 
@@ -42,7 +43,7 @@ class Conditions:
             not in all runs.
         place: the place of a lab that it ran on, or empty.
         machine: a digest of the part's options, of what makes a machine of them, and of what
-            is compiled for it.
+            is compiled for it; of a place, of the options and of the file that describes it.
     """
 
     kernel: str
@@ -67,7 +68,7 @@ class Entry:
         quick: it has the sizes of --quick.
         conditions: what it was measured on.
         options: the machine's options.
-        commit: the repository's commit, with a + if there were changes since.
+        commit: the repository's commit when the bench began, with a + if there were changes since.
         time: when it ended, in UTC.
         works: by the name of a work, what each of its rounds printed.
     """
@@ -90,6 +91,13 @@ class Entry:
         )
         return mine == theirs
 
+    def displaces(self, other: Entry) -> bool:
+        """Tell whether this run, which is later in the file, is shown in place of another one."""
+        if (self.quick, self.conditions.place) != (other.quick, other.conditions.place):
+            return True
+        mine, theirs = ((e.part, e.side.label, e.run) for e in (self, other))
+        return mine == theirs and not self.same_run(other)
+
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Entry:
         """Make an entry of a line's JSON."""
@@ -100,19 +108,25 @@ class Entry:
 class Journal:
     """The file of an experiment; without a path, the entries are kept in memory only."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, anew: bool = False) -> None:
         """Read the file, if there is one.
 
         A last line that was cut off when a bench was killed is ignored.
+
+        Args:
+            path: the file.
+            anew: begin without the runs of the file, which is renamed when the first run of ours
+                is written, and not before.
 
         Raises:
             MeasureError: another line is none of ours.
         """
         self.path = path
+        self._in_the_way = path if anew else None
         self.entries: list[Entry] = []
         self._packages: set[str] = set()
         self._end = 0
-        if path is None or not path.exists():
+        if path is None or anew or not path.exists():
             return
         # What is behind the last newline is a line that was not written to its end.
         whole, newline, _ = path.read_bytes().rpartition(b"\n")
@@ -130,6 +144,15 @@ class Journal:
         """Return the entry of a run under the same conditions; the last one of several."""
         return next((e for e in reversed(self.entries) if e.same_run(wanted)), None)
 
+    def keep(self, entry: Entry) -> None:
+        """Write a run of the file again if others would be shown that were made since."""
+        for later in reversed(self.entries):
+            if later is entry:
+                return
+            if later.displaces(entry):
+                self.append(entry, {})
+                return
+
     def append(self, entry: Entry, packages: Mapping[str, str]) -> None:
         """Add a run, and see to it that it is on the disk.
 
@@ -141,10 +164,14 @@ class Journal:
         if packages and entry.conditions.guest not in self._packages:
             lines.append({"guest": entry.conditions.guest, "packages": dict(packages)})
         lines.append(asdict(entry))
+        if self._in_the_way and (aside := set_aside(self._in_the_way)):
+            say(f"the runs of an earlier bench are now in {aside}")
+        self._in_the_way = None
         if self.path:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
-                file.truncate(self._end)
+                # It is shorter if somebody has moved it away meanwhile.
+                file.truncate(min(self._end, file.tell()))
                 file.write("".join(f"{json.dumps(line)}\n" for line in lines).encode())
                 file.flush()
                 os.fsync(file.fileno())

@@ -67,21 +67,30 @@ def measure(
 
     Raises:
         PagewrightError: there is no such part or side; a build, a boot or a piece of work
-            failed; the kernel complained while it was measured; nothing of it can be run here.
+            failed; the kernel complained while it was measured, or was built anew meanwhile;
+            nothing of it can be run here.
     """
     choice = choice or Choice()
     journal = journal or Journal()
     runner = runner or Emulator(space)
     runs = _possible(experiment, plan(experiment, sides, choice), runner)
+    began_at = commit(space)
+    # All kernels are built before the first run: what is edited from now on is in none of them.
+    wanted = [_entry(experiment, choice, runner, one) for one in runs]
     entries = []
     kept = 0
-    for one in runs:
-        wanted = _entry(experiment, choice, runner, one)
-        entry = journal.find(wanted)
+    for one, described in zip(runs, wanted, strict=True):
+        entry = journal.find(described)
         if entry is None:
-            entry = _do(space, runner, one, wanted)
+            entry = _do(runner, one, replace(described, commit=began_at))
+            if _entry(experiment, choice, runner, one) != described:
+                raise MeasureError(
+                    f"{_name(one, described)}: the kernel, the guest or what makes the machine has "
+                    "changed since this bench began"
+                )
             journal.append(entry, runner.packages())
         else:
+            journal.keep(entry)
             kept += 1
         entries.append(entry)
     if kept:
@@ -221,16 +230,19 @@ def _entry(experiment: Experiment, choice: Choice, runner: Runner, one: Run) -> 
     return Entry(experiment.name, one.part.name, one.side, one.number, choice.quick, conditions)
 
 
-def _do(space: Workspace, runner: Runner, one: Run, wanted: Entry) -> Entry:
-    """Do a run and return all that is to be kept of it."""
-    number = f", run {one.number} of {one.total}" if one.total > 1 else ""
-    what = f"{wanted.experiment}, {one.part.name}, {one.side.label}{number}"
-    works = runner.run(what, one.part, one.side, one.number)
+def _do(runner: Runner, one: Run, wanted: Entry) -> Entry:
+    """Do a run and return what is to be kept of it."""
+    works = runner.run(_name(one, wanted), one.part, one.side, one.number)
     return replace(
         wanted,
         # The side's own kernel parameters are in the entry as the side's.
         options=dict(one.part.options),
-        commit=commit(space),
         time=datetime.now(UTC).isoformat(timespec="seconds"),
         works=works,
     )
+
+
+def _name(one: Run, wanted: Entry) -> str:
+    """Return what the progress bar and errors call a run."""
+    number = f", run {one.number} of {one.total}" if one.total > 1 else ""
+    return f"{wanted.experiment}, {one.part.name}, {one.side.label}{number}"

@@ -19,6 +19,9 @@ from pagewright.host import repository
 from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 
+# Tests that check the files of other tests, or run them.
+_OF_OTHER_TESTS = ("tests/test_style.py", "tests/test_remote.py")
+
 
 class Passed:
     """A plugin of pytest that writes down what passes, and leaves out what has passed.
@@ -33,7 +36,8 @@ class Passed:
         Args:
             space: the repository.
             file: where it is written down, a line of JSON for each test.
-            how: the options that change what a test means, such as --build.
+            how: all that changes what a test means beside the files: options such as --build, and
+                the kernel that the environment names.
 
         Raises:
             PagewrightError: git cannot name the files, as in sources that were not cloned.
@@ -81,9 +85,11 @@ def _line(entry: dict[str, str]) -> str:
 def _holds(test: str, changed: list[str] | None) -> bool:
     """Tell whether a test need not run again, although these files have changed since it passed.
 
-    It is taken to depend on every file but those that have other tests.
+    It is taken to depend on every file but those that have other tests, unless it looks at these.
     """
     own = test.split("::")[0]
+    if own in _OF_OTHER_TESTS:
+        return changed == []
     return changed is not None and all(
         PurePosixPath(file).match("test_*.py") and file != own for file in changed
     )

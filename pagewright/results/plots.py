@@ -24,13 +24,26 @@ _BAR = 0.19
 _NAME = 22
 
 
+def pattern(selection: str) -> re.Pattern[str]:
+    """Compile a regular expression that the user gave.
+
+    Raises:
+        MeasureError: it is none.
+    """
+    try:
+        return re.compile(selection)
+    except re.error as error:
+        raise MeasureError(f"{selection!r} is no regular expression: {error}") from error
+
+
 def plot(report: Report, selection: str) -> str:
     """Draw the figures whose "group: name" matches a regular expression, as SVG.
 
     Raises:
         MeasureError: there is none, or they do not count the same.
     """
-    chosen = [f for f in report.figures if re.search(selection, f"{f.group}: {f.name}")]
+    wanted = pattern(selection)
+    chosen = [f for f in report.figures if wanted.search(f"{f.group}: {f.name}")]
     if len({(f.unit, *f.values) for f in chosen}) != 1:
         raise MeasureError(
             f"{len(chosen)} figures match {selection!r}; a plot needs one unit, and the same sides",

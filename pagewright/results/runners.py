@@ -17,10 +17,11 @@ from pagewright.host.files import digest
 from pagewright.host.progress import Bar
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
+from pagewright.kernel.build import Build
 from pagewright.kernel.manifest import Manifest
 from pagewright.machine import plugin, tlb
 from pagewright.machine.boot import boot
-from pagewright.machine.inputs import lacking, options_for
+from pagewright.machine.inputs import lacking, options_for, parameters
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
@@ -97,6 +98,13 @@ def _digest(*parts: Any) -> str:  # noqa: ANN401
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+@cache
+def _tree_of(built: Build) -> str:
+    """Return the key of the tree that a build was made from, which may be edited later."""
+    manifest = Manifest.read(built.tree)
+    return manifest.key(built.tree) if manifest else built.source
+
+
 class Emulator:
     """Boots each run in QEMU on this computer."""
 
@@ -105,7 +113,6 @@ class Emulator:
     def __init__(self, space: Workspace) -> None:
         """Take the repository whose builds and guest are booted."""
         self._space = space
-        self._image_digest = cache(digest)
 
     def left_out(self, part: Part, side: Side) -> str:
         """Return nothing: QEMU can do all that experiments ask for."""
@@ -114,11 +121,10 @@ class Emulator:
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Bring the side's build and the guest up to date and describe them."""
         built = build.ensure(self._space, side.build)
-        manifest = Manifest.read(built.tree)
         return Conditions(
             kernel=built.source,
-            tree=manifest.key(built.tree) if manifest else built.source,
-            image=self._image_digest(built.image),
+            tree=_tree_of(built),
+            image=digest(built.image),
             emulator=f"QEMU {packages.qemu_version()}",
             guest=self._guest(),
             work=_commands(works),
@@ -149,20 +155,24 @@ class Emulator:
         files = [machine / name for name in _MACHINE_FILES]
         files += [self._space.root / name for name in part.options.get("modules_from", ())]
         files += [*tlb.sources(), tlb.GEOMETRIES] if part.options.get("tlb") else []
-        return _digest(options_of(part, side), *map(digest, files))
+        options = options_of(part, side)
+        append = parameters(self._space, options["append"])
+        return _digest({**options, "append": append}, *map(digest, files))
 
 
 class Place:
     """Executes runs on a place of a lab, which is as it is: it is not booted for each run."""
 
-    def __init__(self, name: str, machine: Machine) -> None:
+    def __init__(self, name: str, machine: Machine, described: str = "") -> None:
         """Take a machine that is connected.
 
         Args:
-            name: what runs are recorded under.
+            name: what runs are recorded under; other places may have the same.
             machine: the place.
+            described: a digest of what describes it.
         """
         self.place = name
+        self._described = described
         self._machine = machine
         self._kernel = machine.check("uname -r -v")
 
@@ -172,7 +182,7 @@ class Place:
 
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Describe the place as far as it can be known."""
-        machine = _digest(options_of(part, side))
+        machine = _digest(options_of(part, side), self._described)
         return Conditions(self._kernel, "", "", "", "", _commands(works), self.place, machine)
 
     def packages(self) -> dict[str, str]:
@@ -195,4 +205,4 @@ def runner(space: Workspace, env: Path | None = None) -> Iterator[Runner]:
         yield Emulator(space)
         return
     with boot(MachineOptions(Path(), Path()), env=env) as machine:
-        yield Place(env.stem, machine)
+        yield Place(env.stem, machine, digest(env))

@@ -36,15 +36,15 @@ class Difference:
 
     @property
     def percent(self) -> float | None:
-        """The difference in percent of the other side; None if that is zero."""
-        return self.absolute / self.reference * 100 if self.reference else None
+        """The difference in percent of the size of the other side; None if that is zero."""
+        return self.absolute / abs(self.reference) * 100 if self.reference else None
 
     @property
     def percent_error(self) -> float | None:
         """The standard error in percent of the other side, if there is one."""
         if self.error is None or not self.reference:
             return None
-        return abs(self.error / self.reference) * 100
+        return self.error / abs(self.reference) * 100
 
 
 def difference(runs: Sequence[float], reference: Sequence[float]) -> Difference:
