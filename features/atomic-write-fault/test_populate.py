@@ -164,7 +164,7 @@ def test_faults_of_loads_and_stores_are_not_counted(shared_machine: Boot, subtes
 
 
 def test_private_file_is_copied_with_one_fault(shared_machine: Boot, subtests) -> None:
-    place = shared_machine(smp=2)
+    place = shared_machine(build="patched-4k", smp=2, single_threaded=True)
     for kind in ("ldadd", "store"):
         with subtests.test(kind=kind):
             figures = populate(place, kind, "--mapping=private-file")
@@ -266,16 +266,19 @@ def test_khugepaged_takes_no_fault_away(shared_machine: Boot) -> None:
     names = ("scan_sleep_millisecs", "pages_to_scan", "max_ptes_none")
     before = {name: place.check(f"cat {khugepaged}/{name}").strip() for name in names}
     assert int(before["max_ptes_none"]) > 0
+    scans = int(place.check(f"cat {khugepaged}/full_scans"))
     place.check(f"cd {khugepaged} && echo 0 >scan_sleep_millisecs && echo 100000 >pages_to_scan")
     try:
         for _ in range(3):
             figures = populate(place, "ldxr", "--thp=on", size="64M")
             # The first fault of a huge page maps the zero page; each page is copied then.
             assert figures["faults"] == figures.huge + figures["pages"]
+        assert int(place.check(f"cat {khugepaged}/full_scans")) > scans
         assert place.check(f"cat {khugepaged}/max_ptes_none").strip() == before["max_ptes_none"]
     finally:
         for name in names:
             place.check(f"echo {before[name]} >{khugepaged}/{name}")
+    assert place.warnings() == ""
 
 
 def test_threads_on_one_emulator_thread(shared_machine: Boot, subtests) -> None:

@@ -211,6 +211,7 @@ def test_late_cpu_without_it_is_refused(machine, asked, said):
         guest.check("dmesg"),
     )
     load_and_unload(guest)
+    assert guest.warnings() == ""
 
 
 ACCESS_FLAGS = "arm64.linear_map=af"
@@ -284,6 +285,7 @@ def test_a_module_takes_two_pauses(machine):
     load_and_unload(guest, MODULES[:1])
     settled_leaves(guest, 2)
     assert 1 <= pauses(guest) - before <= 2
+    assert guest.warnings() == ""
 
 
 @pytest.mark.full
@@ -418,6 +420,7 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
     assert direct_map(guest)["4k"] > before["4k"]
     guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold; sleep 1")
     assert direct_map(guest) == before
+    assert guest.warnings() == ""
 
 
 @pytest.mark.parametrize(
@@ -431,3 +434,4 @@ def test_tracepoints_tell_of_splits_and_folds(machine, cpu):
     trace = guest.check("cat /sys/kernel/tracing/trace")
     for event in ("linear_map_split", "linear_map_change", "linear_map_fold"):
         assert re.search(rf"{event}: start=[0-9a-f]+ ", trace)
+    assert guest.warnings() == ""

@@ -159,7 +159,7 @@ static void leaves_are_aligned_in_both_addresses(struct kunit *test)
 static void painted_leaves_are_aligned(struct kunit *test)
 {
 	phys_addr_t start = PFN_PHYS(min_low_pfn), end = PFN_PHYS(max_pfn), pa;
-	unsigned long step = PMD_SIZE;
+	unsigned long step = PMD_SIZE, found = 0;
 	struct kernel_leaf leaf;
 
 	for (pa = ALIGN(start, step); pa < end; pa += step) {
@@ -167,6 +167,7 @@ static void painted_leaves_are_aligned(struct kunit *test)
 
 		if (!find_kernel_leaf(addr, &leaf))
 			continue;
+		found++;
 		if (!leaf_is_aligned(leaf.size, leaf.start, __virt_to_phys(leaf.start))) {
 			KUNIT_FAIL(test, "leaf of %lu MiB at %lx maps %llx",
 				   leaf_bytes(leaf.size) / SZ_1M, leaf.start,
@@ -174,6 +175,7 @@ static void painted_leaves_are_aligned(struct kunit *test)
 			return;
 		}
 	}
+	KUNIT_EXPECT_GT(test, found, 0);
 }
 
 /*
