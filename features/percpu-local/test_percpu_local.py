@@ -124,11 +124,13 @@ def test_a_value_that_is_none_is_named(machine, value):
     place = machine(append=f"percpu_local_map={value}")
     assert "say 0 or 1" in place.check("dmesg | grep percpu_local_map=")
     assert is_on(place)
+    assert place.warnings() == ""
 
 
 def test_another_first_chunk_is_respected(machine):
     place = machine(append="percpu_alloc=page")
     assert "percpu_alloc=page" in place.check("dmesg | grep 'no local map'")
+    assert place.warnings() == ""
 
 
 def test_what_user_space_sees(machine):
@@ -138,6 +140,7 @@ def test_what_user_space_sees(machine):
     off = machine(smp=2, append="percpu_local_map=0")
     # The first chunk is rounded up for contiguous ranges, by up to 60 KiB for each CPU.
     assert percpu == pytest.approx(kilobytes(off, "Percpu"), rel=0.2, abs=2 * 60)
+    assert place.warnings() == off.warnings() == ""
 
 
 @pytest.mark.parametrize("append", ["", "percpu_local_map=0"])
@@ -195,6 +198,7 @@ def test_page_table_dumps(machine):
     assert "passed" in place.check(f"cat {debugfs}/check_wx_pages; dmesg | grep 'W+X' || true") or (
         place.run(f"test -e {debugfs}/check_wx_pages").status != 0
     )
+    assert place.warnings() == ""
 
 
 def test_cpus_come_and_go(machine):
