@@ -117,6 +117,14 @@ def booted(debian, **options):
     with debian.boot(**options) as guest:
         guest.check("systemctl is-system-running --wait || true", LONG)
         yield guest
+        if not guest.broken:
+            assert guest.warnings() == ""
+
+
+def shut_down(guest, command="systemctl reboot"):
+    """Have a server end, which cannot be asked for complaints then."""
+    assert guest.warnings() == ""
+    server.shut_down(guest, command)
 
 
 def kernel_of(guest):
@@ -215,7 +223,7 @@ def test_install_upgrade_and_remove(both, repository, debian):
         assert entries(guest) == [first, debians]
         # The tools say so on a kernel without the features.
         assert guest.run("pagewright status", LONG).status == 4
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first
@@ -230,7 +238,7 @@ def test_install_upgrade_and_remove(both, repository, debian):
         result = upgrade(guest)
         assert result.status == 0, result.output
         assert entries(guest) == [second, first, debians]
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == second
@@ -243,7 +251,7 @@ def test_install_upgrade_and_remove(both, repository, debian):
         assert no_trace_of(guest, first), guest.run(f"ls /boot /lib/modules/{first}").output
         assert no_trace_of(guest, second), guest.run(f"ls /boot /lib/modules/{second}").output
         assert entries(guest) == [debians]
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == debians
@@ -262,7 +270,7 @@ def test_a_full_boot_changes_nothing(packages, debian):
         assert "MiB are needed" in result.output
         assert no_trace_of(guest, first)
         assert entries(guest) == [debians]
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == debians
@@ -295,7 +303,7 @@ def test_an_installation_that_loses_power(packages, debian):
         result = guest.run(f"dpkg --install {FILES}/1/linux-image-[0-9]*.deb", LONG)
         assert result.status == 0, result.output
         assert entries(guest) == [first, debians]
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first
@@ -312,7 +320,7 @@ def test_an_initramfs_that_cannot_be_made(packages, debian):
         assert result.status != 0
         assert "The boot menu is as it was" in result.output
         assert entries(guest) == [debians]
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == debians
@@ -331,7 +339,7 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
         guest.check(f"cd {FILES}/1\n{typed}", LONG)
         # A kernel without an initramfs finds no root, and panics.
         guest.check(f"mv /boot/initrd.img-{first} /root")
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian, reboots=True) as guest:
         assert f"Linux version {first}" in guest.console()
@@ -339,7 +347,7 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
         guest.check(f"mv /root/initrd.img-{first} /boot")
         # The package is there already, and apt has nothing to do.
         guest.check(f"cd {FILES}/1\n{typed}", LONG)
-        server.shut_down(guest, "systemctl poweroff")
+        shut_down(guest, "systemctl poweroff")
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first
@@ -349,7 +357,7 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
         default = [line for line in typed.splitlines() if re.match("root=|grub-set-default", line)]
         assert len(default) == 2
         guest.check("\n".join(default))
-        server.shut_down(guest)
+        shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first

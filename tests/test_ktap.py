@@ -1,12 +1,14 @@
 """pagewright.ktap: a flat list of cases in which nothing missing looks like a success."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.kernel import source
+from pagewright.machine.machine import Result
 from pagewright.results import ktap
 
 pytest_plugins = "pytester"
@@ -146,14 +148,14 @@ def test_report_gives_each_case_a_result_of_its_own(pytester):
         from pagewright.results.subtests import report
 
         def test_some(subtests):
-            report([Case("a", "pass"), Case("b", "fail", "why"), Case("c", "crash"),
+            assert report([Case("a", "pass"), Case("b", "fail", "why"), Case("c", "crash"),
                     Case("d", "skip", "# SKIP no hugepages")], subtests)
 
         def test_none(subtests):
             report([], subtests)
 
         def test_skips(subtests):
-            report([Case("d", "skip", "# SKIP no hugepages")], subtests)
+            assert not report([Case("d", "skip", "# SKIP no hugepages")], subtests)
         """
     )
     result = pytester.runpytest_subprocess("-rA", "-o", "verbosity_subtests=1")
@@ -161,5 +163,74 @@ def test_report_gives_each_case_a_result_of_its_own(pytester):
     result.stdout.fnmatch_lines(["*SUBSKIPPED*no hugepages*"])
     result.stdout.fnmatch_lines(["SUBFAILED*test_some*"])
     result.stdout.fnmatch_lines(["FAILED*test_none*"])
-    result.stdout.fnmatch_lines(["*all cases were skipped*"])
+    result.stdout.fnmatch_lines(["PASSED*test_skips*"])
     assert result.ret == 1
+
+
+SKIPPED = "TAP version 13\n1..1\nok 1 one # SKIP no hugepages\n"
+PASSED = "TAP version 13\n1..1\nok 1 one\n"
+BROKEN = "TAP version 13\n1..1\nnot ok 1 one\n"
+
+
+@pytest.fixture
+def reported():
+    return []
+
+
+@pytest.fixture
+def report_ktap(reported):
+    """Stand in for the fixture that reports what a guest printed."""
+
+    def report_text(text):
+        reported.append(text)
+        return text != SKIPPED
+
+    return report_text
+
+
+def guest(*results, status=0, complaint=""):
+    """A machine in which programs print something, and the suites have these results."""
+    return SimpleNamespace(
+        read=lambda *files: [text for _, text in zip(files, results, strict=True)],
+        run=lambda command, timeout: Result(results[0], status),
+        warnings=lambda: complaint,
+    )
+
+
+def end_of(fixture, *arguments):
+    """Return how a fixture ends: a skip that nobody expects would hide itself."""
+    try:
+        fixture(*arguments)
+    except pytest.skip.Exception:
+        return "skip"
+    except AssertionError:
+        return "failure"
+    return "pass"
+
+
+def test_a_suite_that_is_skipped_does_not_hide_the_next_one(kunit_suites, reported):
+    assert end_of(kunit_suites, guest(SKIPPED, BROKEN), ["first", "second"]) == "pass"
+    assert reported == [SKIPPED, BROKEN]
+
+
+def test_a_test_whose_suites_are_all_skipped_is_skipped(kunit_suites, reported):
+    assert end_of(kunit_suites, guest(SKIPPED, SKIPPED), ["first", "second"]) == "skip"
+    assert reported == [SKIPPED, SKIPPED]
+    assert end_of(kunit_suites, guest(SKIPPED, complaint="BUG"), ["first"]) == "failure"
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "complaint", "end"),
+    [
+        (PASSED, 0, "", "pass"),
+        (PASSED, 4, "", "failure"),
+        (PASSED, 0, "BUG", "failure"),
+        (SKIPPED, 0, "", "skip"),
+        (SKIPPED, 4, "", "skip"),
+        (SKIPPED, 1, "", "failure"),
+        (SKIPPED, 4, "BUG", "failure"),
+    ],
+)
+def test_a_program_that_skips_all_is_looked_at(guest_program, output, status, complaint, end):
+    place = guest(output, status=status)
+    assert end_of(guest_program, place, "program", lambda _: complaint) == end

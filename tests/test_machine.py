@@ -188,6 +188,23 @@ def test_a_taint_without_its_report_is_named(options):
         assert "warning" in machine.warnings()
 
 
+def test_a_report_that_the_kernel_has_overwritten_is_given(options):
+    fill = """
+    echo on >/proc/sys/kernel/printk_devkmsg
+    line=$(printf '%0900d' 0)
+    for n in $(seq 500); do echo "$line"; done >/dev/kmsg
+    """
+    with boot(options) as machine:
+        # It leaves no taint.
+        machine.check("echo 'INFO: possible recursive locking detected' >/dev/kmsg")
+        machine.check(fill)
+        assert "recursive locking" not in machine.check("dmesg")
+        assert "recursive locking" in machine.warnings()
+        # What was cleared before records were lost is not held against what came later.
+        machine.check("dmesg -c >/dev/null; echo 'all is well' >/dev/kmsg")
+        assert machine.warnings() == ""
+
+
 def test_a_place_is_only_blamed_for_what_happens_while_we_are_there(options):
     with boot(options) as machine:
         machine.check("echo 'BUG: old' >/dev/kmsg; echo 512 >/proc/sys/kernel/tainted")
@@ -391,6 +408,36 @@ def test_a_warning_is_given_with_what_it_is_about():
         "[ 1.2] ---[ end trace 0 ]---\n[ 1.3] on"
     )
     assert klog.splats(log) == "\n".join(log.splitlines()[1:5])
+
+
+SHOWN = "[    1.000002] on\n[    1.000003] off"
+
+
+@pytest.mark.parametrize(
+    ("log", "first", "lacks"),
+    [
+        ("[    0.000000] Booting Linux", "6,0,0,-;Booting Linux", False),
+        # Cleared, and nothing or something was said since.
+        ("", "6,0,0,-;Booting Linux", False),
+        (SHOWN, "6,0,0,-;Booting Linux", False),
+        # Overwritten: as far as is shown, farther since then, and only what was cleared before.
+        (SHOWN, "6,41,1000002,-;on", True),
+        (SHOWN, "6,42,1000003,-,caller=T1;off", True),
+        (SHOWN, "6,40,1000001,-;cleared", False),
+        ("", "6,40,1000001,-;cleared", False),
+        # Overwritten while it was read.
+        (SHOWN, "", True),
+    ],
+)
+def test_a_log_that_lacks_records_is_told_from_one_that_was_cleared(log, first, lacks):
+    assert klog.lacks_records(log, first) == lacks
+
+
+def test_a_console_has_what_the_last_kernel_said():
+    boots = "[ 0.0] Booting Linux on physical CPU 0x0\n[ 1.0] BUG: old\n"
+    assert klog.splats(klog.since_boot(boots)) == "[ 1.0] BUG: old"
+    assert klog.splats(klog.since_boot(f"{boots}[ 0.0] Booting Linux on physical CPU 0\n")) == ""
+    assert klog.since_boot("no such line") == "no such line"
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_torture_in_host_and_guest(host, report_ktap, build, mode):
     place.check(f"rmmod {TORTURE}")
     for log in (place.check("dmesg"), guest.log):
         results = ktap.from_module(log, TORTURE)
-        report_ktap(results)
+        assert report_ktap(results)
         assert re.search(r"^ok ", results, re.MULTILINE)
         assert klog.splats(klog.without_dying_cpus(log)) == ""
 

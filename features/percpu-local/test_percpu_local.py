@@ -124,11 +124,13 @@ def test_a_value_that_is_none_is_named(machine, value):
     place = machine(append=f"percpu_local_map={value}")
     assert "say 0 or 1" in place.check("dmesg | grep percpu_local_map=")
     assert is_on(place)
+    assert place.warnings() == ""
 
 
 def test_another_first_chunk_is_respected(machine):
     place = machine(append="percpu_alloc=page")
     assert "percpu_alloc=page" in place.check("dmesg | grep 'no local map'")
+    assert place.warnings() == ""
 
 
 def test_what_user_space_sees(machine):
@@ -138,6 +140,7 @@ def test_what_user_space_sees(machine):
     off = machine(smp=2, append="percpu_local_map=0")
     # The first chunk is rounded up for contiguous ranges, by up to 60 KiB for each CPU.
     assert percpu == pytest.approx(kilobytes(off, "Percpu"), rel=0.2, abs=2 * 60)
+    assert place.warnings() == off.warnings() == ""
 
 
 @pytest.mark.parametrize("append", ["", "percpu_local_map=0"])
@@ -165,36 +168,65 @@ def test_kcore_shows_each_cpus_data(machine, needs_symbol, append):
     assert place.warnings() == ""
 
 
-def local_section(table: str) -> list[str]:
-    """Return what a page-table dump shows of the local region, without table entries."""
-    section = table.split("---[ Local per-CPU data ]---")[1].split("---[ Per-CPU areas start")[0]
-    return [line for line in section.splitlines() if " PTE " in line and " AF " in line]
+# What each CPU has to itself in a page-table dump, and what the kernel maps and unmaps all the
+# time, the buffer of the dump included.
+OWN, MOVING = "Local per-CPU data", "vmalloc() area"
+
+
+def parts(table: str) -> dict[str, list[str]]:
+    """Return the lines of a page-table dump by the headings that they follow, in its order.
+
+    Of vmalloc(), which keeps its tables, those of pages are left out.
+    """
+    headings_and_lines = re.split(r"^---\[ (.*) \]---\n", table, flags=re.MULTILINE)[1:]
+    lines = [text.splitlines() for text in headings_and_lines[1::2]]
+    found = dict(zip(headings_and_lines[::2], lines, strict=True))
+    found[MOVING] = [line for line in found[MOVING] if not re.search(r" PTE\b", line)]
+    return found
+
+
+def mapped(lines: list[str]) -> list[str]:
+    """Return the lines of mapped pages, without those of table entries."""
+    return [line for line in lines if " PTE " in line and " AF " in line]
+
+
+def differing(tables: list[dict[str, list[str]]]) -> set[str]:
+    """Return the headings after which dumps are not the same; all of them have the same ones."""
+    assert all(list(table) == list(tables[0]) for table in tables)
+    return {name for name in tables[0] if any(table[name] != tables[0][name] for table in tables)}
 
 
 def test_page_table_dumps(machine):
     place = machine(smp=2)
     debugfs = "/sys/kernel/debug"
     assert place.check(f"ls {debugfs}/kernel_page_tables_cpu").split() == ["0", "1"]
-    assert local_section(place.check(f"cat {debugfs}/kernel_page_tables")) == []
+    files = [f"{debugfs}/kernel_page_tables_cpu/{cpu}" for cpu in range(2)]
+    # What is mapped or unmapped while the dumps are made is in some of them only.
+    for _ in range(5):
+        texts = place.read(f"{debugfs}/kernel_page_tables", *files)
+        kernels, *dumps = tables = [parts(text) for text in texts]
+        if differing(tables) == {OWN}:
+            break
+    # Everything but its own data is the same for each CPU, and what the kernel's table has.
+    assert differing(tables) == {OWN}
+    for name in ("Linear Mapping start", "Per-CPU areas start", "Modules start", MOVING):
+        assert kernels[name]
 
-    dumps = [place.check(f"cat {debugfs}/kernel_page_tables_cpu/{cpu}") for cpu in range(2)]
+    assert mapped(kernels[OWN]) == []
     for dump in dumps:
-        assert local_section(dump)
-        assert all("RW NX" in line and "UXN" in line for line in local_section(dump))
-    # Everything else is the same for all.
-    assert [line for line in dumps[0].splitlines() if "PTE" not in line][:5] == [
-        line for line in dumps[1].splitlines() if "PTE" not in line
-    ][:5]
+        assert mapped(dump[OWN])
+        assert all("RW NX" in line and "UXN" in line for line in mapped(dump[OWN]))
     # Machines that count misses of TLBs are told the same addresses.
     heads = ("Local per-CPU data", "Per-CPU areas start", "Modules start")
     local, areas, modules = (
-        int(dumps[0].split(f"---[ {head} ]---\n0x")[1].split("-")[0], 16) for head in heads
+        int(dumps[0][head][0].removeprefix("0x").split("-")[0], 16) for head in heads
     )
     assert RANGES[LOCAL] == f"{local:x}-{areas - 1:x}"
     assert RANGES[AREAS] == f"{areas:x}-{modules - 1:x}"
     assert "passed" in place.check(f"cat {debugfs}/check_wx_pages; dmesg | grep 'W+X' || true") or (
         place.run(f"test -e {debugfs}/check_wx_pages").status != 0
     )
+    assert place.warnings() == ""
 
 
 def test_cpus_come_and_go(machine):
@@ -212,8 +244,14 @@ def test_cpus_come_and_go(machine):
 
 def test_suspend_to_idle(machine):
     place = machine(smp=2, append=KUNIT)
-    place.check("echo platform >/sys/power/pm_test && echo freeze >/sys/power/state", timeout=60)
-    place.check(f"echo 1 >{RESULTS}/percpu_local/run")
+    suspends = "cat /sys/power/suspend_stats/success"
+    before = int(place.check(suspends))
+    place.check("/usr/lib/tests/percpu-local/suspend 5", timeout=60)
+    assert int(place.check(suspends)) == before + 1
+    # It slept until the clock woke it: this file has no number if nothing did.
+    clock = "sed -n 's/^ *\\([0-9]*\\):.*rtc-pl031$/\\1/p' /proc/interrupts"
+    assert place.read("/sys/power/pm_wakeup_irq") == [place.check(clock)]
+    place.check(f"echo 1 >{RESULTS}/percpu_local/run; echo 1 >{RESULTS}/percpu/run")
     passes_its_suites(place)
 
 

@@ -25,6 +25,11 @@ _NOT_VACATED = re.compile(
     re.DOTALL,
 )
 
+# What dmesg and /dev/kmsg have before the text of a record; the latter has its number, too.
+_SHOWN = re.compile(r"\[ *(\d+)\.(\d{6})\]")
+_RECORD = re.compile(r"\d+,(?P<number>\d+),(?P<microseconds>\d+),")
+_BOOT = "Booting Linux on physical CPU"
+
 # Bits of /proc/sys/kernel/tainted that mean a report was made; the others say
 # that a test, a module or an administrator did something.
 WARNING = "warning"
@@ -67,6 +72,30 @@ def without_dying_cpus(log: str) -> str:
     It counts the server of the fair class as a task that should have left the CPU.
     """
     return _NOT_VACATED.sub("", log)
+
+
+def lacks_records(log: str, first: str) -> bool:
+    """Tell whether records were overwritten that dmesg would have shown.
+
+    Clearing the log hides records but removes none: the first one that the kernel has is number 0
+    until others take its place. What was overwritten had been cleared before if dmesg shows less
+    than the kernel has.
+
+    Args:
+        log: what dmesg printed.
+        first: the first record in /dev/kmsg a little later; empty if it was overwritten while it
+            was read.
+    """
+    record, shown = _RECORD.match(first), _SHOWN.match(log)
+    if not record or not shown:
+        return not record
+    since = int(shown[1] + shown[2])
+    return int(record["number"]) > 0 and since <= int(record["microseconds"])
+
+
+def since_boot(console: str) -> str:
+    """Return what the last kernel that has booted has printed on a console."""
+    return console[max(console.rfind(_BOOT), 0) :]
 
 
 def taint_names(tainted: int) -> list[str]:

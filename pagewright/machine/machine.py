@@ -175,7 +175,9 @@ class Machine:
         """Return the kernel's complaints since boot, or since we connected to a fixed place.
 
         Warnings, lockdep's and KASAN's reports and the like, as dmesg shows
-        them; a taint whose report has left the log is named. Empty if all is well.
+        them; a taint whose report has left the log is named. Where the kernel has overwritten
+        some of its log, they are as the console shows them, with those that a test has cleared.
+        Empty if all is well.
 
         Args:
             cpus_go: leave out what the base says of CPUs that go (klog.without_dying_cpus).
@@ -209,9 +211,15 @@ class Machine:
         return found
 
     def _log_and_taints(self) -> tuple[str, int]:
-        text = self.check("dmesg; printf '\\0'; cat /proc/sys/kernel/tainted")
-        log, _, tainted = text.rpartition("\0")
-        return log, int(tainted)
+        # A read of /dev/kmsg returns one record.
+        first = "dd if=/dev/kmsg bs=8192 count=1 2>/dev/null"
+        tainted = "cat /proc/sys/kernel/tainted"
+        text = self.check(f"dmesg; printf '\\0'; {first}; printf '\\0'; {tainted}")
+        log, record, mask = text.rsplit("\0", 2)
+        # The console of a fixed place is its dmesg, that of a server has no mark of ours.
+        if not self._mark and klog.lacks_records(log, record):
+            log = klog.since_boot(self.console())
+        return log, int(mask)
 
     def monitor(self, command: str, **arguments: Any) -> Any:  # noqa: ANN401
         """Give QEMU's monitor a QMP command, such as qom-set, and return its answer.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NoReturn
 
 import pytest
 
@@ -15,14 +16,16 @@ from pagewright.results.ktap import Case
 _SKIP_REASON = re.compile(r"# SKIP *(.+)")
 
 
-def report(cases: Sequence[Case], subtests: pytest.Subtests) -> None:
+def report(cases: Sequence[Case], subtests: pytest.Subtests) -> bool:
     """Report every case as a result of its own: a pass, a failure or a skip.
-
-    If all of them were skipped, so is the test.
 
     Args:
         cases: from `ktap.parse`; none at all is a failure.
         subtests: pytest's fixture of that name.
+
+    Returns:
+        Whether there was a case that was not skipped. If there was none, the test should end
+        with `skip`, but not before it has looked at everything else.
     """
     if not cases:
         pytest.fail("there is no test result at all")
@@ -33,5 +36,9 @@ def report(cases: Sequence[Case], subtests: pytest.Subtests) -> None:
                 pytest.skip(reason[1] if reason else "skipped in the guest")
             if case.outcome != "pass":
                 pytest.fail(f"{case.name}: {case.outcome}\n{case.log}", pytrace=False)
-    if all(case.outcome == "skip" for case in cases):
-        pytest.skip("all cases were skipped in the guest")
+    return any(case.outcome != "skip" for case in cases)
+
+
+def skip() -> NoReturn:
+    """Skip a test whose cases were all skipped."""
+    pytest.skip("all cases were skipped in the guest")
