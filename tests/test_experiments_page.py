@@ -287,14 +287,20 @@ def test_the_tables_of_the_readme_are_those_of_the_recorded_figures():
     assert record.tables_in(readme)
     reports = record.read(SPACE)
     assert record.with_tables(SPACE, readme, reports) == readme
-    # And a figure that is changed by hand is noticed.
-    name = next(name for name in record.tables_in(readme) if name in reports)
-    first = reports[name].figures[0]
-    twice = {label: [2 * run for run in runs] for label, runs in first.runs.items()}
-    reports[name] = replace(
-        reports[name], figures=[replace(first, runs=twice), *reports[name].figures[1:]]
-    )
-    assert record.with_tables(SPACE, readme, reports) != readme
+    # And figures that are changed by hand are noticed, each experiment's.
+    for name in record.tables_in(readme):
+        if name in reports:
+            changed = {
+                **reports,
+                name: replace(reports[name], figures=[*map(twice, reports[name].figures)]),
+            }
+            assert record.with_tables(SPACE, readme, changed) != readme
+
+
+def twice(figure: Figure) -> Figure:
+    """Return a figure with twice as much of everything."""
+    runs = {label: [2 * run for run in values] for label, values in figure.runs.items()}
+    return replace(figure, runs=runs)
 
 
 @pytest.mark.parametrize("name", record.tables_in((SPACE.root / "README.md").read_text()))
