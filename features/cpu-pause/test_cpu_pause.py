@@ -105,6 +105,8 @@ def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
         pauses,
         18 * given_up + 2 * again + 17 * (given_up_later - given_up) + others,
     )
+    # A stall is a complaint, too.
+    assert others or place.warnings(cpus_go=True) == ""
 
 
 def test_statistics_and_limit(machine):
@@ -135,6 +137,7 @@ def test_statistics_and_limit(machine):
     )
     assert event
     assert int(event[1]) >= 20_000_000
+    assert place.warnings() == ""
 
 
 def test_nothing_that_runs_in_a_pause_can_be_traced(machine):

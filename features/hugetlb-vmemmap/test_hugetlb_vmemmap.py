@@ -629,6 +629,7 @@ def test_pauses_keep_to_their_limit(machine):
     ]
     assert len(holds) > 4
     assert max(holds) < 1.5 * limit_us * 1000
+    assert place.warnings() == ""
 
 
 SELF_HOSTED = """
