@@ -746,31 +746,44 @@ def test_larger_base_pages(machine, page, mode):
     assert place.warnings() == ""
 
 
+# What each of the three loops has done is in a file, as its variables are gone when it ends.
 STRESS = """
 fail() {{ echo "$*"; exit 1; }}
-cd {hugepages}
+mkdir -p /run/stress
+cd {hugepages} || exit
+giant=hugepages-1048576kB large=hugepages-2048kB
+made=0 demoted=0
 for round in $(seq {rounds}); do
-    echo 2 >hugepages-1048576kB/nr_hugepages
-    echo 2048kB >hugepages-1048576kB/demote_size
-    echo 1 >hugepages-1048576kB/demote
-    echo 200 >hugepages-2048kB/nr_hugepages
-    echo 0 >hugepages-1048576kB/nr_hugepages
-    echo 64 >hugepages-2048kB/nr_hugepages
-    echo 0 >hugepages-2048kB/nr_hugepages
+    echo 2 >$giant/nr_hugepages || exit
+    before=$(cat $giant/nr_hugepages)
+    made=$((made + before))
+    echo 2048kB >$giant/demote_size || exit
+    # An error if there is none to demote.
+    echo 1 >$giant/demote
+    demoted=$((demoted + before - $(cat $giant/nr_hugepages)))
+    echo 200 >$large/nr_hugepages || exit
+    echo 0 >$giant/nr_hugepages || exit
+    echo 64 >$large/nr_hugepages || exit
+    echo 0 >$large/nr_hugepages || exit
+    echo "made=$made demoted=$demoted rounds=$round" >/run/stress/pool
 done &
 pool=$!
+walks=0
 while kill -0 $pool 2>/dev/null; do
-    cat /proc/kpageflags /proc/kpagecount >/dev/null
-    echo 1 >/proc/sys/vm/compact_memory
+    cat /proc/kpageflags /proc/kpagecount >/dev/null && echo 1 >/proc/sys/vm/compact_memory &&
+        walks=$((walks + 1))
+    echo "walks=$walks" >/run/stress/walks
 done &
+plugged=0
 while kill -0 $pool 2>/dev/null; do
-    echo 0 >/sys/devices/system/cpu/cpu3/online
-    echo 1 >/sys/devices/system/cpu/cpu3/online
-    plugged=$((plugged + 1))
+    echo 0 >/sys/devices/system/cpu/cpu3/online &&
+        echo 1 >/sys/devices/system/cpu/cpu3/online && plugged=$((plugged + 1))
+    echo "plugged=$plugged" >/run/stress/plugged
 done &
-wait $pool
+wait $pool || fail "a pool cannot be resized"
 wait
 grep -qx 0-3 /sys/devices/system/cpu/online || fail "a CPU is lost"
+cat /run/stress/*
 """
 
 
@@ -794,6 +807,17 @@ OTHERS = [("level2", "pause"), ("level0", "seamless")]
 def test_everything_at_once(machine, build, rounds, cpu, mode):
     checked = " arm64.pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
     place = machine(build, memory="4G", smp=4, cpu=CPUS[cpu], append=on(mode) + checked)
-    place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
+    output = place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
+    happened = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", output)}
+    assert happened["rounds"] == rounds
+    assert all(happened[what] for what in ("made", "demoted", "walks", "plugged")), happened
     time.sleep(1)
     assert_nothing_left(place, cpus_go=True)
+    # Each page has its entries changed when it is optimized, and again when it is restored. Some
+    # are not optimized, if CPUs could not be paused; each of these may have been a large one.
+    done, *undone = (
+        read(place, f"{HVO}/{count}")
+        for count in ("entries_changed", "not_optimized", "not_restored")
+    )
+    implied = 2 * (4095 * (happened["made"] - sum(undone)) + 512 * 7 * happened["demoted"])
+    assert done >= max(implied, 1), (happened, undone)
