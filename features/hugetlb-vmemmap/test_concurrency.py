@@ -22,6 +22,9 @@ pytestmark = pytest.mark.long
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 
+# Files that are read, too, where the kernel has them.
+OF_DEBUG_BUILDS = ("/sys/kernel/mm/page_idle/bitmap", "/sys/kernel/debug/page_owner")
+
 BASE = pytest.param("base-4k", marks=pytest.mark.full)
 DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
@@ -82,7 +85,12 @@ def has_hvo(build: str) -> bool:
 @seamless_first
 @sizes
 def test_walkers_see_whole_pages_only(optimised, optimised_program, build, mode, size):
-    place = optimised(build, mode, memory=MEMORY[size])
+    """All files are read that show something of each struct page; two are of debug builds."""
+    debug = recipe(workspace.find(), build).debug
+    append = "page_owner=on" if debug else ""
+    place = optimised(build, mode, append, memory=MEMORY[size])
+    if debug:
+        place.check(f"test -r {' -a -r '.join(OF_DEBUG_BUILDS)}")
     optimised_program(place, build, f"{TESTS}/vmemmap_walkers -v of_{size}")
 
 
