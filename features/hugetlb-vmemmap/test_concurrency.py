@@ -20,6 +20,10 @@ from pagewright.machine.machine import Machine
 pytestmark = pytest.mark.long
 
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"
+HVO = "/sys/kernel/mm/hugetlb_vmemmap"
+
+# Files that are read, too, where the kernel has them.
+OF_DEBUG_BUILDS = ("/sys/kernel/mm/page_idle/bitmap", "/sys/kernel/debug/page_owner")
 
 BASE = pytest.param("base-4k", marks=pytest.mark.full)
 DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
@@ -39,6 +43,8 @@ PLUGGED = (
 )
 
 Boot = Callable[..., Machine]
+GuestProgram = Callable[..., None]
+Program = Callable[[Machine, str, str], None]
 
 
 @pytest.fixture
@@ -56,33 +62,57 @@ def optimised(machine: Boot) -> Boot:
     return factory
 
 
+@pytest.fixture
+def optimised_program(guest_program: GuestProgram) -> Program:
+    """Run a guest program on such a machine: where there is HVO, it must have acted.
+
+    Called with the machine, the build and the command.
+    """
+
+    def run(place: Machine, build: str, command: str) -> None:
+        guest_program(place, command)
+        if has_hvo(build):
+            assert int(place.check(f"cat {HVO}/entries_changed")) > 0
+
+    return run
+
+
+def has_hvo(build: str) -> bool:
+    return "hugetlb-vmemmap" in recipe(workspace.find(), build).features
+
+
 @builds
 @seamless_first
 @sizes
-def test_walkers_see_whole_pages_only(optimised, guest_program, build, mode, size):
-    place = optimised(build, mode, memory=MEMORY[size])
-    guest_program(place, f"{TESTS}/vmemmap_walkers -v of_{size}")
+def test_walkers_see_whole_pages_only(optimised, optimised_program, build, mode, size):
+    """All files are read that show something of each struct page; two are of debug builds."""
+    debug = recipe(workspace.find(), build).debug
+    append = "page_owner=on" if debug else ""
+    place = optimised(build, mode, append, memory=MEMORY[size])
+    if debug:
+        place.check(f"test -r {' -a -r '.join(OF_DEBUG_BUILDS)}")
+    optimised_program(place, build, f"{TESTS}/vmemmap_walkers -v of_{size}")
 
 
 @builds
 @pause_first
 @sizes
-def test_memory_errors_are_confined(optimised, guest_program, build, mode, size):
+def test_memory_errors_are_confined(optimised, optimised_program, build, mode, size):
     place = optimised(build, mode, memory=MEMORY[size])
-    guest_program(place, f"{TESTS}/vmemmap_poison -v of_{size}")
+    optimised_program(place, build, f"{TESTS}/vmemmap_poison -v of_{size}")
 
 
 @builds
 @pause_first
-def test_pages_move_between_nodes(optimised, guest_program, build, mode):
+def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
     place = optimised(build, mode, nodes=2)
     assert place.check("cat /sys/devices/system/node/online") == "0-1"
-    guest_program(place, f"{TESTS}/vmemmap_migrate -f nodes")
+    optimised_program(place, build, f"{TESTS}/vmemmap_migrate -f nodes")
 
 
 @builds
 @seamless_first
-def test_pages_leave_memory_that_goes_offline(optimised, guest_program, build, mode):
+def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, build, mode):
     place = optimised(build, mode, append="memhp_default_state=online_movable", extra_args=PLUGGED)
     place.check("until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done")
-    guest_program(place, f"{TESTS}/vmemmap_migrate -f block")
+    optimised_program(place, build, f"{TESTS}/vmemmap_migrate -f block")

@@ -416,7 +416,8 @@ def test_pages_that_fill_a_batch_are_gathered_no_longer(shared_machine):
 
 # Each allocation on the way fails once, the shell being the one that fails. It starts no
 # other program meanwhile: a stack that cannot be allocated for one is a complaint. Eight tries
-# in which none failed are the end: there are not so many allocations.
+# in which none failed are the end: there are not so many allocations. Most are of the shell's
+# opening and writing a file; the trace has the calls that led to each that failed.
 FAIL_EACH = """
 cd /sys/kernel/debug
 for kind in fail_page_alloc failslab; do
@@ -426,22 +427,37 @@ done
 echo N >fail_page_alloc/ignore-gfp-highmem
 echo 0 >fail_cpu_pause/verbose || exit
 echo 0 >fail_page_alloc/min-order
-failed=0 beyond=0
+cd /sys/kernel/tracing
+echo 0 >events/enable
+echo 'r:page should_fail_alloc_page failed=$retval:u8' >kprobe_events || exit
+echo 'r:slab should_failslab failed=$retval:s32' >>kprobe_events || exit
+for kind in page slab; do
+    echo 'failed != 0' >events/kprobes/$kind/filter || exit
+    echo 'stacktrace if failed != 0' >events/kprobes/$kind/trigger || exit
+done
+echo >trace
+echo 1 >events/kprobes/enable || exit
+beyond=0
 for nth in $(seq 1 STEP LAST); do
     if sh -c "echo $nth >/proc/self/fail-nth; echo NUMBER >FILE; read left </proc/self/fail-nth;
         echo 0 >/proc/self/fail-nth; test \\"\\$left\\" = 0" 2>/dev/null
-    then failed=$((failed + 1)) beyond=0
+    then beyond=0
     else beyond=$((beyond + 1))
     fi
     AFTER || { echo "after $nth"; exit 1; }
     test $beyond -lt 8 || break
 done
-echo failed=$failed
+cat trace
+echo 0 >events/kprobes/enable
+for kind in page slab; do
+    echo '!stacktrace' >events/kprobes/$kind/trigger
+done
+echo >kprobe_events
 """
 
 
 def sweep(place: Machine, file: str, number: int, after: str, last: int, step: int = 1) -> int:
-    """Fail the first, second, ... allocation of a write; return how often one did fail."""
+    """Fail the first, second, ... allocation of a write; return how often it was one of HVO's."""
     script = FAIL_EACH
     words = {
         "STEP": str(step),
@@ -452,9 +468,8 @@ def sweep(place: Machine, file: str, number: int, after: str, last: int, step: i
     }
     for word, value in words.items():
         script = script.replace(word, value)
-    found = re.search(r"failed=(\d+)", place.check(script, timeout=600))
-    assert found
-    return int(found[1])
+    _, *traces = place.check(script, timeout=600).split("<stack trace>")
+    return sum("=> hugetlb_vmemmap_" in trace for trace in traces)
 
 
 def whole(size: Size, mode: str, slack: int = 0) -> str:
@@ -488,13 +503,19 @@ def test_failed_allocations_leave_folios_whole(machine, mode, size):
     # Restored at the end of each turn, so that each begins alike; nothing fails then.
     file = f"{size.pool}/nr_hugepages"
     after = f"{{ {whole(size, mode)}; }} && echo 0 >{file} && test $(cat {HVO}/bytes_saved) = 0"
-    assert sweep(place, file, number, after, *optimizing) > 3
+    assert sweep(place, file, number, after, *optimizing) > 0
+    # A gigantic page has a second way to the memory that it needs, and only pauses have none.
+    if size is LARGE or mode == "pause":
+        assert read(place, f"{HVO}/not_optimized") > 0
     assert_nothing_left(place)
 
     # The other way round.
     refill = f"{{ {whole(size, mode)}; }} && echo {number} >{file} && {whole(size, mode)}"
     assert resize(place, size, number) == number
-    assert sweep(place, file, 0, refill, *restoring) > 3
+    assert sweep(place, file, 0, refill, *restoring) > 0
+    # Seamless restores an even number of pages: if a pair of them cannot be had, two single can.
+    if mode == "pause":
+        assert read(place, f"{HVO}/not_restored") > 0
     assert resize(place, size, 0) == 0
     # A page that could not be restored became surplus, and goes when there is memory.
     assert_nothing_left(place)
@@ -629,6 +650,7 @@ def test_pauses_keep_to_their_limit(machine):
     ]
     assert len(holds) > 4
     assert max(holds) < 1.5 * limit_us * 1000
+    assert place.warnings() == ""
 
 
 SELF_HOSTED = """
@@ -724,31 +746,44 @@ def test_larger_base_pages(machine, page, mode):
     assert place.warnings() == ""
 
 
+# What each of the three loops has done is in a file, as its variables are gone when it ends.
 STRESS = """
 fail() {{ echo "$*"; exit 1; }}
-cd {hugepages}
+mkdir -p /run/stress
+cd {hugepages} || exit
+giant=hugepages-1048576kB large=hugepages-2048kB
+made=0 demoted=0
 for round in $(seq {rounds}); do
-    echo 2 >hugepages-1048576kB/nr_hugepages
-    echo 2048kB >hugepages-1048576kB/demote_size
-    echo 1 >hugepages-1048576kB/demote
-    echo 200 >hugepages-2048kB/nr_hugepages
-    echo 0 >hugepages-1048576kB/nr_hugepages
-    echo 64 >hugepages-2048kB/nr_hugepages
-    echo 0 >hugepages-2048kB/nr_hugepages
+    echo 2 >$giant/nr_hugepages || exit
+    before=$(cat $giant/nr_hugepages)
+    made=$((made + before))
+    echo 2048kB >$giant/demote_size || exit
+    # An error if there is none to demote.
+    echo 1 >$giant/demote
+    demoted=$((demoted + before - $(cat $giant/nr_hugepages)))
+    echo 200 >$large/nr_hugepages || exit
+    echo 0 >$giant/nr_hugepages || exit
+    echo 64 >$large/nr_hugepages || exit
+    echo 0 >$large/nr_hugepages || exit
+    echo "made=$made demoted=$demoted rounds=$round" >/run/stress/pool
 done &
 pool=$!
+walks=0
 while kill -0 $pool 2>/dev/null; do
-    cat /proc/kpageflags /proc/kpagecount >/dev/null
-    echo 1 >/proc/sys/vm/compact_memory
+    cat /proc/kpageflags /proc/kpagecount >/dev/null && echo 1 >/proc/sys/vm/compact_memory &&
+        walks=$((walks + 1))
+    echo "walks=$walks" >/run/stress/walks
 done &
+plugged=0
 while kill -0 $pool 2>/dev/null; do
-    echo 0 >/sys/devices/system/cpu/cpu3/online
-    echo 1 >/sys/devices/system/cpu/cpu3/online
-    plugged=$((plugged + 1))
+    echo 0 >/sys/devices/system/cpu/cpu3/online &&
+        echo 1 >/sys/devices/system/cpu/cpu3/online && plugged=$((plugged + 1))
+    echo "plugged=$plugged" >/run/stress/plugged
 done &
-wait $pool
+wait $pool || fail "a pool cannot be resized"
 wait
 grep -qx 0-3 /sys/devices/system/cpu/online || fail "a CPU is lost"
+cat /run/stress/*
 """
 
 
@@ -772,6 +807,17 @@ OTHERS = [("level2", "pause"), ("level0", "seamless")]
 def test_everything_at_once(machine, build, rounds, cpu, mode):
     checked = " arm64.pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
     place = machine(build, memory="4G", smp=4, cpu=CPUS[cpu], append=on(mode) + checked)
-    place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
+    output = place.check(STRESS.format(hugepages=HUGEPAGES, rounds=rounds), timeout=3000)
+    happened = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", output)}
+    assert happened["rounds"] == rounds
+    assert all(happened[what] for what in ("made", "demoted", "walks", "plugged")), happened
     time.sleep(1)
     assert_nothing_left(place, cpus_go=True)
+    # Each page has its entries changed when it is optimized, and again when it is restored. Some
+    # are not optimized, if CPUs could not be paused; each of these may have been a large one.
+    done, *undone = (
+        read(place, f"{HVO}/{count}")
+        for count in ("entries_changed", "not_optimized", "not_restored")
+    )
+    implied = 2 * (4095 * (happened["made"] - sum(undone)) + 512 * 7 * happened["demoted"])
+    assert done >= max(implied, 1), (happened, undone)

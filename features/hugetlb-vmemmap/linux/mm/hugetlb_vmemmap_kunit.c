@@ -165,6 +165,7 @@ static void restored_tails_are_as_before(struct kunit *test)
 	struct page *now;
 
 	optimize(t);
+	KUNIT_ASSERT_TRUE(test, folio_test_hugetlb_vmemmap_optimized(t->folio));
 	KUNIT_ASSERT_EQ(test, hugetlb_vmemmap_restore_folio(t->h, t->folio), 0);
 	KUNIT_EXPECT_FALSE(test, folio_test_hugetlb_vmemmap_optimized(t->folio));
 
@@ -209,6 +210,7 @@ static void head_stays_where_it_is(struct kunit *test)
 	unsigned long pfn;
 
 	optimize(t);
+	KUNIT_ASSERT_TRUE(test, folio_test_hugetlb_vmemmap_optimized(t->folio));
 	pfn = pte_pfn(entry_of(start));
 	folio_set_owner_2(t->folio);
 	KUNIT_ASSERT_EQ(test, hugetlb_vmemmap_restore_folio(t->h, t->folio), 0);
