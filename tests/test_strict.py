@@ -953,6 +953,36 @@ def test_another_root_while_the_tlb_has_what_has_left_the_first(model):
     assert m.rules() == ["make-before-invalidation"]
 
 
+@pytest.mark.parametrize("loaded", [True, False])
+def test_tables_are_others_when_tcr_changes(model, loaded):
+    """A CPU with 52 bits says at first that it has 48. The root of then is no table later."""
+    m = model(2)
+    if not loaded:
+        m.root(0, second_root(m, PAGE))
+        m.root(1, second_root(m, PAGE))
+    m.model_tcr(ctypes.c_uint64(2 << 30 | 12 << 16 | 1 << 59))
+    # The last of these is remembered where the first root was.
+    for root in (RAM + 0x38000, RAM + 0x39000):
+        for cpu in range(2):
+            m.root(cpu, root)
+            m.do("tlbi vmalle1", cpu=cpu)
+            m.do("dsb nsh", cpu=cpu)
+    for number in range(1, 4):
+        m.write(ROOT + 8 * 88, number << 39 | LEAF)
+    assert m.rules() == []
+
+
+def test_a_root_that_stays_loaded_when_tcr_changes(model):
+    m = model(2)
+    m.model_tcr(ctypes.c_uint64(2 << 30 | 12 << 16 | 1 << 59))
+    # Of what was table of level 0 the last entry is that of level -1 now.
+    m.write(ROOT + 8 * 15, TABLES[1] | VALID | TABLE)
+    m.write(TABLES[1], PAGE | VALID | TABLE)
+    m.write(TABLES[1], 0)
+    m.write(PAGE, 0x1234)
+    assert m.rules() == ["tables"]
+
+
 def test_per_cpu_tables(model):
     """What only one CPU can walk is in no other TLB: its own invalidation is enough."""
     m = model()

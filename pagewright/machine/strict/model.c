@@ -23,18 +23,6 @@ void model_start(int bbm_level, u32 disabled)
 		model.cpus[i].root = -1;
 }
 
-/* TCR_EL1 is written.  All CPUs of a kernel write the same, at first. */
-void model_tcr(u64 tcr)
-{
-	struct geometry geometry;
-
-	model.hardware_af = tcr & BIT(39);
-	if (!decode_tcr(tcr, &geometry))
-		return;
-	model.geometry = geometry;
-	model.known = true;
-}
-
 /* MAIR_EL1 is written. */
 void model_mair(u64 mair)
 {
@@ -68,6 +56,55 @@ static void leave_root(u32 number)
 	model.roots[cpu->root].loaded &= ~BIT(number);
 	model.roots[cpu->root].stale |= BIT(number);
 	cpu->root = -1;
+}
+
+static void enter_root(struct site site, int root)
+{
+	model.cpus[site.cpu].root = root;
+	model.roots[root].loaded |= BIT(site.cpu);
+	model.roots[root].stale &= ~BIT(site.cpu);
+	mount_root(site, root);
+}
+
+static bool same_geometry(const struct geometry *a, const struct geometry *b)
+{
+	return a->page_shift == b->page_shift && a->va_bits == b->va_bits &&
+	       a->root_level == b->root_level && a->lpa2 == b->lpa2;
+}
+
+/*
+ * TCR_EL1 is written.  All CPUs of a kernel write the same, at first.
+ *
+ * With 52 address bits the first one says 48 until it knows that it has them.
+ * What was a table then is one of another level now, or none: so all that is
+ * known of tables is forgotten, and what is in TTBR1 is looked at again.
+ */
+void model_tcr(u64 tcr)
+{
+	struct geometry geometry;
+	u64 loaded[MAX_CPUS] = { 0 };
+	u32 i;
+	int root;
+
+	model.hardware_af = tcr & BIT(39);
+	if (!decode_tcr(tcr, &geometry))
+		return;
+	if (model.known && same_geometry(&geometry, &model.geometry))
+		return;
+	for (i = 0; i < MAX_CPUS; i++) {
+		if (model.cpus[i].root >= 0)
+			loaded[i] = model.roots[model.cpus[i].root].pa;
+		leave_root(i);
+	}
+	for (i = 0; i < MAX_CPUS; i++)
+		forget_tlb(i);
+	model.geometry = geometry;
+	model.known = true;
+	for (i = 0; i < MAX_CPUS; i++) {
+		root = loaded[i] ? root_of(loaded[i]) : -1;
+		if (root >= 0)
+			enter_root((struct site){ .cpu = i }, root);
+	}
 }
 
 /* A CPU switches translation off, as it does before it starts a kernel. */
@@ -143,10 +180,7 @@ void model_root(struct site site, u64 ttbr)
 		leave_root(site.cpu);
 		compare_records(site, root);
 	}
-	cpu->root = root;
-	model.roots[root].loaded |= mine;
-	model.roots[root].stale &= ~mine;
-	mount_root(site, root);
+	enter_root(site, root);
 	for (i = 0; i < MAX_ROOTS; i++)
 		if (i != root && (model.roots[i].stale & mine))
 			compare_roots(site, i, root, RULE_BREAK_BEFORE_MAKE);
