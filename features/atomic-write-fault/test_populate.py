@@ -318,8 +318,9 @@ COLD_NOISE = 0.03
 # The layout of the kernel's memory that chance made at boot costs some instructions, too.
 BOOTS, ROUNDS = 2, 3
 THREE_PERCENT = 0.03
-# That nothing was there before takes a load-exclusive a hundred instructions to find out.
-FIVE_PERCENT = 0.05
+# That nothing was there before takes a load-exclusive a hundred instructions more to find out,
+# which is 3 % of such a fault.
+SIX_PERCENT = 0.06
 
 
 def spent(place: Machine, kind: str, *arguments: str) -> float:
@@ -378,5 +379,5 @@ def test_atomics_cost_as_little_as_stores(costs, subtests) -> None:
         store, *others = results[first : first + 3]
         for other, job in zip(others, jobs[first + 1 : first + 3], strict=True):
             with subtests.test(job=" ".join(job), store=store, other=other):
-                allowed = FIVE_PERCENT if job[0] == "ldxr" else THREE_PERCENT
+                allowed = SIX_PERCENT if job[0] == "ldxr" else THREE_PERCENT
                 assert other <= store * (1 + allowed)
