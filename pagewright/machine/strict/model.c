@@ -95,9 +95,8 @@ void model_tcr(u64 tcr)
 		if (model.cpus[i].root >= 0)
 			loaded[i] = model.roots[model.cpus[i].root].pa;
 		leave_root(i);
-	}
-	for (i = 0; i < MAX_CPUS; i++)
 		forget_tlb(i);
+	}
 	model.geometry = geometry;
 	model.known = true;
 	for (i = 0; i < MAX_CPUS; i++) {

@@ -31,7 +31,6 @@
 #include <linux/kasan.h>
 #include <linux/kcore.h>
 #include <linux/percpu-local.h>
-#include <linux/pgtable.h>
 
 static struct percpu_local_space percpu_local_space __ro_after_init;
 static bool percpu_local_used __ro_after_init;
