@@ -541,6 +541,32 @@ def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine):
 
 
 @pytest.mark.usefixtures("fault_injection")
+def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine):
+    """Every try counts: of all pages together, and of each, as the kernel does if memory lacks.
+
+    No page can be had for what is to be written down of them all, from slab or vmalloc.
+    """
+    place = shared_machine(memory="8G", smp=2, append=on("pause"))
+    number, before = 256, read(place, f"{HVO}/not_restored")
+    assert resize(place, LARGE, number) == number
+    place.check(
+        "cd /sys/kernel/debug/fail_page_alloc; echo 0 >verbose; echo -1 >times; "
+        "echo Y >task-filter; echo N >ignore-gfp-wait; echo N >ignore-gfp-highmem; "
+        "echo 0 >min-order; echo 100 >probability; "
+        f"sh -c 'echo 1 >/proc/self/make-it-fail; echo 0 >{LARGE.pool}/nr_hugepages; "
+        "echo 0 >/proc/self/make-it-fail'; "
+        "echo 0 >probability; echo N >task-filter",
+        timeout=300,
+    )
+    assert read(place, f"{HVO}/not_restored") - before == 2 * number
+    assert read(place, f"{LARGE.pool}/surplus_hugepages") == number
+    # They are pages of the pool again if it is to have so many.
+    assert resize(place, LARGE, number) == number
+    assert resize(place, LARGE, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.usefixtures("fault_injection")
 def test_pages_with_all_their_struct_pages_need_no_pause_to_go(shared_machine):
     """One comes after more than a batch of others, none of which can be had back."""
     place = shared_machine(memory="12G", smp=2, append=on("pause"))

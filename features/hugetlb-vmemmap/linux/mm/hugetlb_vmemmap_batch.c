@@ -624,8 +624,10 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 	}
 	if (!nr)
 		return 0;
-	if (batch_init(&batch, h, nr))
+	if (batch_init(&batch, h, nr)) {
+		atomic_long_add(nr, &not_restored);
 		return -ENOMEM;
+	}
 
 	/* As in hugetlb_vmemmap_optimize_folios(). */
 	synchronize_rcu();
