@@ -16,7 +16,7 @@ from docutils.core import publish_doctree
 
 from pagewright.cli import guest, main
 from pagewright.host import workspace
-from pagewright.kernel import recipes
+from pagewright.kernel import hooks, recipes
 from pagewright.results import experiment
 
 SPACE = workspace.find()
@@ -188,6 +188,22 @@ def test_the_page_on_porting_names_every_place_of_the_version():
     assert places
     named = {Path(name) for name in re.findall(r"`(pagewright/[\w/]+\.py)`", text)}
     assert named == places
+
+
+@pytest.mark.parametrize("feature", SPACE.features(), ids=lambda feature: feature.name)
+def test_what_a_readme_says_of_a_hook_names_the_files_that_it_changes(feature):
+    """A name is that of a file, with as much of its folders as the README wants."""
+    rows = re.findall(
+        r"^\| `(hooks/\S+/\d{4})` \|(.*)\|$", (feature.path / "README.md").read_text(), re.M
+    )
+    for prefix, text in rows:
+        [patch] = feature.path.glob(f"{prefix}-*.patch")
+        files = hooks.patched_files(patch.read_text())
+        # Folders may be named too.
+        names = [name for name in re.findall(r"`([^`]+)`", text) if not name.endswith("/")]
+        ends = {name: [file for file in files if f"/{file}".endswith(f"/{name}")] for name in names}
+        assert [name for name, found in ends.items() if not found] == [], patch.name
+        assert set(files) == {file for found in ends.values() for file in found}, patch.name
 
 
 def test_targets_of_make_exist():
