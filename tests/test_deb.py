@@ -19,7 +19,7 @@ import pytest
 from pagewright.host import packages, workspace
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
 from pagewright.host.files import digest
-from pagewright.kernel import archive, build, deb, headers, recipes, signing
+from pagewright.kernel import archive, build, deb, headers, recipes, signing, source
 from pagewright.kernel.release import Release
 
 SPACE = workspace.find()
@@ -279,6 +279,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(deb.disk, "free", lambda _: 100_000)
     source = dataclasses.make_dataclass("Source", ["package_version"])(RELEASE.source)
     monkeypatch.setattr(deb.source, "ensure", lambda _: source)
+    monkeypatch.setattr(deb.source, "newer", lambda *_: "")
     monkeypatch.setattr(deb.build, "ensure", ensure)
     monkeypatch.setattr(deb.headers, "install", install_headers)
     return compile_as
@@ -297,6 +298,29 @@ def test_a_kernel_that_was_compiled_again_meanwhile_is_not_packed(compiled, spac
     ) as error:
         deb.make(space, "cloud-arm64", RELEASE.number)
     assert "run the same command again" in error.value.todo
+
+
+@pytest.mark.parametrize("newer", ["6.12.118-1~deb12u1", ""])
+def test_a_newer_release_is_named_in_one_line(compiled, space, monkeypatch, capsys, newer):
+    """Otherwise whoever makes packages of what is known good never hears of security updates."""
+    monkeypatch.setattr(deb.source, "newer", lambda *_: newer)
+    for name in ("_put_in_order", "_write_debian", "_write_tools", "_pack"):
+        monkeypatch.setattr(deb, name, lambda *_: None)
+    deb.make(space, "cloud-arm64", 1)
+    said = [line for line in capsys.readouterr().err.splitlines() if "known good" in line]
+    assert said == [
+        f"these packages are of linux {RELEASE.source}, which is known good, and apt has {newer}: "
+        "PAGEWRIGHT_KERNEL=newest takes that"
+        for _ in range(bool(newer))
+    ]
+
+
+def test_the_page_takes_security_updates_with_the_newest_release():
+    """On that page Debian's own kernel is kept from them."""
+    page = (SPACE.root / "docs" / "install.md").read_text()
+    section = page.split("\n## Keep it the default\n")[1].split("\n## ")[0]
+    assert "apt-mark hold" in section
+    assert f"\n    {source.VARIABLE}={source.NEWEST} make deb\n" in section
 
 
 def test_two_runs_at_once_have_two_numbers(compiled, space, monkeypatch):

@@ -43,6 +43,15 @@ def test_newest_release_on_request(apt):
     assert source.candidate("p", "6.12.117", "newest") == "6.12.118-1"
 
 
+def test_a_release_newer_than_the_one_taken_is_found(apt, monkeypatch):
+    monkeypatch.delenv(source.VARIABLE, raising=False)
+    assert source.newer("p", "6.12.117-2") == "6.12.118-1"
+    assert source.newer("p", "6.12.118-1") == ""
+    # Who asked for a release knows that there are others.
+    monkeypatch.setenv(source.VARIABLE, "6.12.117")
+    assert source.newer("p", "6.12.117-2") == ""
+
+
 def test_another_release_on_request(apt):
     assert source.candidate("p", "6.12.117", "6.12.115") == "6.12.115-1"
 

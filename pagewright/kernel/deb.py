@@ -19,7 +19,7 @@ from pathlib import Path
 from pagewright.host import disk, packages
 from pagewright.host.errors import BuildError, HostError, PagewrightError
 from pagewright.host.lock import lock
-from pagewright.host.progress import Bar
+from pagewright.host.progress import Bar, say
 from pagewright.host.repository import commit
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
@@ -121,6 +121,12 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
     whole = needed + (0 if built_yet else build.space_for(chosen))
     disk.require(folder(space), whole, f"packages of {flavour}")
     version = source.ensure(space).package_version
+    # Servers get Debian's security updates with newer releases only.
+    if newer := source.newer(space.base().package, version):
+        say(
+            f"these packages are of linux {version}, which is known good, and apt has {newer}: "
+            f"{source.VARIABLE}={source.NEWEST} takes that"
+        )
     # Of two runs for one flavour the second waits here, and its number follows that of the first.
     with lock(folder(space) / ".numbers" / flavour, f"the numbers of {flavour}"):
         release = Release(

@@ -57,9 +57,7 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
     Raises:
         SourceError: apt does not know the package, or no such version, or its lists are old.
     """
-    rows = [line.split("|") for line in run(["apt-cache", "madison", package]).splitlines()]
-    # The same version may come from two places.
-    versions = list(dict.fromkeys(row[1].strip() for row in rows if len(row) == 3))
+    versions = _offered(package)
     if not versions:
         raise SourceError(
             f"apt does not know the package {package}",
@@ -84,6 +82,29 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
         )
     say(f"apt no longer has linux {known_good}, which is known good; taking {versions[0]}")
     return versions[0]
+
+
+def newer(package: str, taken: str) -> str:
+    """Return the version of a package that apt has last, if it is newer than the one taken.
+
+    It is empty where the environment variable PAGEWRIGHT_KERNEL says which release to take: who
+    has set it knows that there are others.
+
+    Args:
+        package: the package.
+        taken: the version that `candidate` chose.
+    """
+    versions = _offered(package)
+    if os.environ.get(VARIABLE) or not versions or versions[0] == taken:
+        return ""
+    return versions[0]
+
+
+def _offered(package: str) -> list[str]:
+    """Return the versions of a package that apt offers, the newest first."""
+    rows = [line.split("|") for line in run(["apt-cache", "madison", package]).splitlines()]
+    # The same version may come from two places.
+    return list(dict.fromkeys(row[1].strip() for row in rows if len(row) == 3))
 
 
 def _numbers(version: str) -> list[int]:
