@@ -216,6 +216,48 @@ def test_targets_of_make_exist():
                 assert word.startswith("-") or word in targets, f"{file}: make {word}"
 
 
+def parameters_of_grub(section: str, folder: Path, **names: str) -> str:
+    """Do what a section of the page on installation does to the settings of a cloud's server.
+
+    Args:
+        section: the heading.
+        folder: where the settings are.
+        names: what the commands' placeholders stand for.
+
+    Returns:
+        The parameters of the kernel that `update-grub` would write into the menu.
+    """
+    (folder / "grub.d").mkdir(parents=True, exist_ok=True)
+    (folder / "grub").write_text('GRUB_CMDLINE_LINUX="first"\n')
+    # As in Debian's images for clouds.
+    (folder / "grub.d" / "10_cloud.cfg").write_text('GRUB_CMDLINE_LINUX="console=ttyAMA0"\n')
+    document = (SPACE.root / "docs" / "install.md").read_text()
+    text = document.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    # The commands that change the settings, and no others.
+    commands = re.findall(r"^ {4}server# (.*/etc/default/grub.*)$", text, re.MULTILINE)
+    # These are the lines of Debian's grub-mkconfig.
+    read = [". /etc/default/grub", "for x in /etc/default/grub.d/*.cfg; do . $x; done"]
+    script = "\n".join(["set -e", *commands, *read, 'echo "$GRUB_CMDLINE_LINUX"'])
+    for name, value in {"/etc/default": str(folder), **names}.items():
+        script = script.replace(name, value)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_kernel_that_is_tried_reboots_on_a_server_of_a_cloud_too(tmp_path):
+    assert parameters_of_grub("Try it once", tmp_path) == "console=ttyAMA0 panic=10"
+    # Whoever follows the page twice has the parameter once.
+    assert parameters_of_grub("Try it once", tmp_path) == "console=ttyAMA0 panic=10"
+
+
+def test_a_feature_is_turned_off_on_a_server_of_a_cloud_too(tmp_path):
+    for tried in ("", " panic=10"):
+        if tried:
+            parameters_of_grub("Try it once", tmp_path)
+        given = parameters_of_grub("Turn a feature off", tmp_path, PARAMETER="percpu_local_map=0")
+        assert set(given.split()) == {"console=ttyAMA0", "percpu_local_map=0", *tried.split()}
+
+
 def test_every_test_of_these_finds_something():
     """The patterns above still match what the documents look like."""
     readme, using = (SPACE.root / "README.md").read_text(), DOCUMENTS
