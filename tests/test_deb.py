@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import textwrap
 import threading
 from pathlib import Path
 
@@ -243,6 +244,70 @@ def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
     server.program("linux-check-removal", "exit 1")
     assert server.run("prerm", "remove").returncode == 1
     assert server.calls() == [f"linux-check-removal {RELEASE.name}"]
+
+
+class Signer:
+    """A folder of hooks with the documented one that signs kernels, and a stand-in for sbsign."""
+
+    name = "00-pagewright-sign"
+
+    def __init__(self, root: Path) -> None:
+        """Make the folder."""
+        page = (SPACE.root / "docs" / "install.md").read_text()
+        start = f"\n    server# cat >/etc/kernel/postinst.d/{self.name} <<'END'\n"
+        self.hook = textwrap.dedent(page.split(start)[1].split("    END\n")[0])
+        self.root, self.hooks, self.boot = root, root / "hooks", root / "boot"
+        for folder in (self.hooks, self.boot, root / "bin"):
+            folder.mkdir()
+        self.write(self.hooks / self.name, self.hook)
+        self.write(self.hooks / "zz-update-grub", f"#!/bin/sh\nls {self.boot} >{root}/menu\n")
+
+    @staticmethod
+    def write(file: Path, text: str) -> None:
+        """Make a program."""
+        file.write_text(text)
+        file.chmod(0o755)
+
+    def install(self, release: str, sbsign: str) -> tuple[bool, Path]:
+        """Do what the package of a kernel does; return whether the hooks passed, and the kernel."""
+        self.write(self.root / "bin" / "sbsign", f"#!/bin/sh\n{sbsign}\n")
+        image = self.boot / f"vmlinuz-{release}"
+        image.write_text("kernel\n")
+        # As linux-run-hooks calls it.
+        words = ["run-parts", "--exit-on-error", f"--arg={release}", f"--arg={image}", self.hooks]
+        env = {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
+        done = subprocess.run(words, env=env, capture_output=True, check=False)
+        return done.returncode == 0, image
+
+
+# What it is given: --key KEY --cert CERT --output FILE IMAGE.
+_SIGN = '[ "$1$3$5" = --key--cert--output ] && (cat "$7"; echo signed) >"$6"'
+
+
+def test_a_kernel_is_signed_before_it_gets_into_the_menu(tmp_path):
+    signer = Signer(tmp_path)
+    passed, image = signer.install(RELEASE.name, _SIGN)
+    assert passed
+    assert image.read_text() == "kernel\nsigned\n"
+    assert (tmp_path / "menu").read_text().split() == [image.name]
+    assert [file.name for file in signer.boot.iterdir()] == [image.name]
+
+
+def test_a_kernel_that_cannot_be_signed_gets_into_no_menu(tmp_path):
+    signer = Signer(tmp_path)
+    passed, image = signer.install(RELEASE.name, 'echo half >"$6"; exit 1')
+    assert not passed
+    assert image.read_text() == "kernel\n"
+    assert not (tmp_path / "menu").exists()
+    # What is half done would be a kernel to GRUB if it had such a name, and stays in no case.
+    assert [file.name for file in signer.boot.iterdir()] == [image.name]
+
+
+def test_a_kernel_of_debian_is_not_signed_again(tmp_path):
+    passed, image = Signer(tmp_path).install("6.12.117-cloud-arm64", "exit 1")
+    assert passed
+    assert image.read_text() == "kernel\n"
+    assert (tmp_path / "menu").exists()
 
 
 # --- A build, compiled and then packed ------------------------------------------------
