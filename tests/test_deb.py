@@ -186,6 +186,9 @@ def test_a_full_boot_is_noticed_before_anything_is_done(server):
     result = server.run("preinst", "install")
     assert result.returncode == 1
     assert "/boot has 58 MiB free and 60 MiB are needed" in result.stderr
+    # Kernels that were installed by name are none that `apt autoremove` takes.
+    todo = "Remove an old kernel (apt purge linux-image-OLD, or apt autoremove), then try again."
+    assert result.stderr.endswith(f"Nothing was changed. {todo}\n")
     assert server.calls() == []
     assert not list((server.root / "usr/lib/modules").iterdir())
     server.free(62_000)
