@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import pty
 import re
 import shutil
 import subprocess
@@ -677,6 +678,42 @@ def key(tmp_path_factory, monkeypatch):
     subprocess.run([*GPG, "--quick-generate-key", "me@pagewright.test", "ed25519"], check=True)
     yield "me@pagewright.test"
     subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=True)
+
+
+@pytest.fixture
+def reprepro(space, tmp_path, monkeypatch):
+    """Stand in for reprepro, which signs; return the file with the terminal that gpg is told of."""
+    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    deb.folder(space).mkdir(parents=True)
+    (deb.folder(space) / "one_1_all.deb").touch()
+    told = tmp_path / "told"
+    program = tmp_path / "bin" / "reprepro"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\necho "${{GPG_TTY-none}}" >{told}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("GPG_TTY", raising=False)
+    return told
+
+
+def test_gpg_asks_for_a_passphrase_at_our_terminal(space, key, reprepro, monkeypatch):
+    """What we start has no terminal of its own."""
+    archive.make(space, key)
+    assert reprepro.read_text() == "none\n"
+    ours, theirs = pty.openpty()
+    before = os.dup(0)
+    os.dup2(theirs, 0)
+    try:
+        archive.make(space, key)
+        assert reprepro.read_text() == f"{os.ttyname(theirs)}\n"
+        # Who has said where is not contradicted.
+        monkeypatch.setenv("GPG_TTY", "/dev/tty9")
+        archive.make(space, key)
+        assert reprepro.read_text() == "/dev/tty9\n"
+    finally:
+        os.dup2(before, 0)
+        for descriptor in (before, ours, theirs):
+            os.close(descriptor)
 
 
 def make_package(folder: Path, version: str) -> None:

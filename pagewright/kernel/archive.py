@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -60,13 +61,25 @@ def make(space: Workspace, key: str) -> Path:
         text = _DISTRIBUTION.format(codename=CODENAME, key=fingerprint)
         (fresh / "conf" / "distributions").write_text(text)
         # Of several versions of a package the last one stays.
-        run(["reprepro", "--basedir", fresh, "--silent", "includedeb", CODENAME, *packages])
+        add = ["reprepro", "--basedir", str(fresh), "--silent", "includedeb", CODENAME]
+        run([*add, *packages], env=_terminal())
         public = run(["gpg", "--batch", "--armor", "--export", fingerprint])
         (fresh / KEYRING).write_text(public)
         if target.exists():
             target.rename(work / "old")
         fresh.rename(target)
     return target
+
+
+def _terminal() -> dict[str, str]:
+    """Return what tells gpg where to ask for a passphrase, for the environment of a program.
+
+    As `run` has it, a program has no terminal of its own. Without this variable gpg would find none
+    to ask at, and where there is no desktop, as over ssh, the signature would fail.
+    """
+    if os.environ.get("GPG_TTY") or not os.isatty(0):
+        return {}
+    return {"GPG_TTY": os.ttyname(0)}
 
 
 def _fingerprint(key: str) -> str:
