@@ -10,10 +10,12 @@ import itertools
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -678,6 +680,67 @@ def key(tmp_path_factory, monkeypatch):
     subprocess.run([*GPG, "--quick-generate-key", "me@pagewright.test", "ed25519"], check=True)
     yield "me@pagewright.test"
     subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=True)
+
+
+def make_key(name: str, *expires: str) -> str:
+    """Make another key in the keyring; return its fingerprint."""
+    subprocess.run([*GPG, "--quick-generate-key", name, "ed25519", *expires], check=True)
+    words = ["gpg", "--batch", "--with-colons", "--list-secret-keys", name]
+    listing = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return re.findall(r"^fpr:+(\w+):", listing, re.MULTILINE)[-1]
+
+
+def test_a_key_that_has_expired_is_refused(key):
+    expires = make_key("two@pagewright.test", "default", "2y")
+    never = make_key("never@pagewright.test", "default", "never")
+    assert archive._fingerprint("two@pagewright.test") == expires
+    # From here on gpg takes it to be some years later.
+    later = time.strftime("%Y%m%dT000000!", time.gmtime(time.time() + 3 * 366 * 86400))
+    (Path(os.environ["GNUPGHOME"]) / "gpg.conf").write_text(f"faked-system-time {later}\n")
+    with pytest.raises(HostError, match=f"{expires} for 'two@pagewright.test' is exp") as error:
+        archive._fingerprint("two@pagewright.test")
+    assert f"`gpg --quick-set-expire {expires} 0`" in error.value.todo
+    assert archive._fingerprint("never@pagewright.test") == never
+    # That is the remedy.
+    subprocess.run([*GPG, "--quick-set-expire", expires, "0"], check=True)
+    assert archive._fingerprint("two@pagewright.test") == expires
+
+
+def test_a_new_key_of_the_same_name_stands_in_for_one_that_has_expired(key):
+    old = make_key("My kernels", "default", "2y")
+    later = time.strftime("%Y%m%dT000000!", time.gmtime(time.time() + 3 * 366 * 86400))
+    (Path(os.environ["GNUPGHOME"]) / "gpg.conf").write_text(f"faked-system-time {later}\n")
+    words = [*GPG, "--yes", "--quick-generate-key", "My kernels", "ed25519", "default", "never"]
+    subprocess.run(words, check=True)
+    assert archive._fingerprint("My kernels") != old
+
+
+def test_a_key_that_was_revoked_is_refused(key):
+    revoked = make_key("lost@pagewright.test", "default", "never")
+    certificate = Path(os.environ["GNUPGHOME"]) / "openpgp-revocs.d" / f"{revoked}.rev"
+    # gpg puts a colon there so that nobody imports it by mistake.
+    text = certificate.read_text().replace(":-----BEGIN", "-----BEGIN")
+    subprocess.run([*GPG, "--import"], input=text, text=True, check=True)
+    with pytest.raises(HostError, match=f"{revoked} for 'lost@pagewright.test' is revoked"):
+        archive._fingerprint("lost@pagewright.test")
+
+
+@pytest.mark.parametrize(("expires", "warned"), [("20d", True), ("40d", False), ("never", False)])
+def test_a_key_that_expires_soon_is_named(key, capsys, expires, warned):
+    fingerprint = make_key("soon@pagewright.test", "default", expires)
+    assert archive._fingerprint("soon@pagewright.test") == fingerprint
+    said = capsys.readouterr().err
+    assert (f"the key {fingerprint} expires on 20" in said) == warned
+    assert (f"`gpg --quick-set-expire {fingerprint} 0`" in said) == warned
+
+
+def test_the_key_of_the_page_never_expires(key):
+    page = (SPACE.root / "docs" / "install.md").read_text()
+    made = re.findall(r"^ {4}(gpg --quick-generate-key .*)$", page, re.MULTILINE)
+    assert len(made) == 1
+    subprocess.run([*GPG, *shlex.split(made[0])[1:]], check=True)
+    [found] = archive._secret_keys("My kernels")
+    assert (found.fault, found.expires) == ("", None)
 
 
 @pytest.fixture

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.host import disk
 from pagewright.host.errors import HostError, PagewrightError
 from pagewright.host.lock import lock
+from pagewright.host.progress import say
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
@@ -18,6 +21,14 @@ from pagewright.kernel import deb
 CODENAME = "pagewright"
 # The public half of the key, for machines that use the repository.
 KEYRING = "pagewright-archive-keyring.asc"
+
+# What gpg calls the validity of keys that sign nothing any more.
+_EXPIRED = "expired"
+_FAULTS = {"e": _EXPIRED, "r": "revoked"}
+# A key that expires within so many seconds is named: a month.
+_SOON = 30 * 24 * 3600
+# Without the last word the key would expire, after two or three years.
+_MAKE = "gpg --quick-generate-key NAME default default never"
 
 _DISTRIBUTION = """\
 Origin: Pagewright
@@ -41,7 +52,7 @@ def make(space: Workspace, key: str) -> Path:
         The folder to be served.
 
     Raises:
-        HostError: a program is missing, or there is no such key, or no space.
+        HostError: a program is missing, or there is no such key or it has expired, or no space.
         PagewrightError: there is no package, or reprepro failed.
     """
     deb.require_programs()
@@ -82,19 +93,66 @@ def _terminal() -> dict[str, str]:
     return {"GPG_TTY": os.ttyname(0)}
 
 
+@dataclass(frozen=True)
+class _Key:
+    """A secret key in the user's keyring.
+
+    Attributes:
+        fingerprint: its own, not that of a subkey.
+        fault: why nothing can be signed with it: expired or revoked, or nothing.
+        expires: when it expires, in seconds since 1970; None if it never does.
+    """
+
+    fingerprint: str
+    fault: str
+    expires: int | None
+
+
+def _secret_keys(key: str) -> list[_Key]:
+    """Return the secret keys that gpg finds by a name."""
+    listing = run(["gpg", "--batch", "--with-colons", "--list-secret-keys", key], check=False)
+    # The first fingerprint after each secret key is its own; the others are of its subkeys.
+    pattern = r"^sec:(.*)\n(?:grp:.*\n)*fpr:+([0-9A-F]{40}):"
+    found = []
+    for fields, fingerprint in re.findall(pattern, listing, re.MULTILINE):
+        validity, _, _, _, _, expires, *_ = fields.split(":")
+        found.append(_Key(fingerprint, _FAULTS.get(validity, ""), int(expires or 0) or None))
+    return found
+
+
 def _fingerprint(key: str) -> str:
-    """Return the fingerprint of a secret key in the user's keyring.
+    """Return the fingerprint of a secret key in the user's keyring, which can sign.
 
     Raises:
         HostError: there is none, or more than one fits.
     """
-    listing = run(["gpg", "--batch", "--with-colons", "--list-secret-keys", key], check=False)
-    # The first fingerprint after each secret key is its own; the others are of its subkeys.
-    found = re.findall(r"^sec:.*\n(?:grp:.*\n)*fpr:+([0-9A-F]{40}):", listing, re.MULTILINE)
-    if len(found) != 1:
-        what = "there is no secret key" if not found else "there is more than one secret key"
+    found = _secret_keys(key)
+    # Who made a new key in the place of one that has expired may have given it the same name.
+    usable = [one for one in found if not one.fault]
+    if found and not usable:
+        raise HostError(
+            f"the secret key {found[0].fingerprint} for {key!r} is {found[0].fault}",
+            _prolong(found[0])
+            if found[0].fault == _EXPIRED
+            else f"`{_MAKE}` makes another; servers need its public half, {KEYRING}, anew",
+        )
+    if len(usable) != 1:
+        what = "there is no secret key" if not usable else "there is more than one secret key"
         raise HostError(
             f"{what} for {key!r} in your keyring",
-            "`gpg --list-secret-keys` shows yours; `gpg --quick-generate-key NAME` makes one",
+            f"`gpg --list-secret-keys` shows yours; `{_MAKE}` makes one",
         )
-    return str(found[0])
+    [one] = usable
+    if one.expires is not None and one.expires < time.time() + _SOON:
+        day = time.strftime("%Y-%m-%d", time.gmtime(one.expires))
+        say(f"the key {one.fingerprint} expires on {day}, and then servers refuse the repository")
+        say(_prolong(one))
+    return one.fingerprint
+
+
+def _prolong(key: _Key) -> str:
+    """Return what to do about a key that expires."""
+    return (
+        f"`gpg --quick-set-expire {key.fingerprint} 0` lets it never expire; then make the "
+        f"repository again, and give servers the new {KEYRING}"
+    )
