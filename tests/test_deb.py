@@ -516,6 +516,32 @@ def test_tools_that_were_not_cloned_have_the_lowest_version(space):
     assert deb.tools(space).version == "0.none"
 
 
+def test_metrics_go_with_the_tools(tmp_path):
+    """No package has them in its list, and the node exporter would report them for ever."""
+    deb._write_tools(SPACE, deb.Tools(), tmp_path / "tools")
+    script = (tmp_path / "tools" / "debian" / "pagewright-tools.postrm").read_text()
+    service = (SPACE.root / "tools" / "pagewright-export.service").read_text()
+    [target] = re.findall(r"^ExecStart=/usr/bin/pagewright export (\S+)$", service, re.MULTILINE)
+    written = Path(f"{tmp_path}{target}")
+    other = written.with_name("apt.prom")
+    written.parent.mkdir(parents=True)
+
+    def run_script(action: str) -> None:
+        text = script.replace("/var/lib/", f"{tmp_path}/var/lib/")
+        subprocess.run(["sh", "-c", text, "postrm", action], check=True)
+
+    for action, goes in (("upgrade", False), ("remove", True), ("purge", True)):
+        written.touch()
+        other.touch()
+        run_script(action)
+        assert (written.exists(), other.exists()) == (not goes, True), action
+    # It was removed before it is purged, and the node exporter perhaps with its folder.
+    other.unlink()
+    written.parent.rmdir()
+    run_script("purge")
+    assert "#DEBHELPER#" in script
+
+
 @pytest.mark.skipif(not shutil.which("dh_installsystemd"), reason="there is no debhelper")
 def test_a_timer_that_was_enabled_goes_on_after_an_upgrade(tmp_path):
     folder = tmp_path / "tools"
@@ -531,6 +557,9 @@ def test_a_timer_that_was_enabled_goes_on_after_an_upgrade(tmp_path):
     assert "deb-systemd-invoke $_dh_action 'pagewright-export.timer'" in scripts["postinst"]
     assert "if deb-systemd-helper --quiet was-enabled" in scripts["postinst"]
     assert "deb-systemd-invoke stop 'pagewright-export.timer'" in scripts["prerm"]
+    # Ours is among what debhelper adds.
+    assert "pagewright.prom" in scripts["postrm"]
+    assert "#DEBHELPER#" not in scripts["postrm"]
 
 
 @pytest.mark.full
