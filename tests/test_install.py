@@ -193,6 +193,28 @@ def all_on(guest, name):
     assert status["machine"]["release"] == name
 
 
+def exported(guest):
+    """Have systemd start the unit that exports metrics; it says what `pagewright status` says."""
+    target = "/var/lib/prometheus/node-exporter/pagewright.prom"
+    # As Debian's package makes it: the folder belongs to the exporter, and root is another user.
+    guest.check(f"install -d -o nobody -g nogroup -m 755 $(dirname {target})")
+    # The unit runs once, so that this waits for its end and fails with it.
+    started = guest.run("systemctl start pagewright-export.service", LONG)
+    said = "journalctl --no-pager --unit=pagewright-export.service"
+    assert started.status == 0, guest.run(said).output
+    assert guest.check(f"stat -c '%a %U' {target}") == "644 root", guest.run(said).output
+    # Whoever the exporter runs as can read it.
+    text = guest.check(f"setpriv --reuid nobody --clear-groups cat {target}")
+    pattern = r'^pagewright_feature_on\{feature="([\w-]+)",mode="(.*)"\} (\S+)$'
+    found = {name: (mode, value) for name, mode, value in re.findall(pattern, text, re.MULTILINE)}
+    status = json.loads(guest.run("pagewright status --json", LONG).output)
+    assert found == {
+        feature["name"]: (feature["mode"], str(int(feature["state"] == "on")))
+        for feature in status["features"]
+    }
+    assert f'pagewright_info{{release="{kernel_of(guest)}",architecture="aarch64"}} 1' in text
+
+
 def test_lintian_has_nothing_to_say(flavour, both):
     made = [f"*-{flavour}_*pagewright{number}_*.changes" for number in both]
     for name in (*made, f"pagewright-tools_{deb.tools(SPACE).version}_*.changes"):
@@ -237,6 +259,7 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
     with booted(debian) as guest:
         assert kernel_of(guest) == first
         all_on(guest, first)
+        exported(guest)
         assert guest.check("modinfo -F signer dummy", LONG) == "Pagewright kernel modules"
         # The kernel has nothing to say against the module: it is signed with the kernel's key.
         assert guest.check("modprobe dummy && cat /sys/module/dummy/taint", LONG) == ""
