@@ -1222,6 +1222,19 @@ def test_export_leaves_nothing_behind_where_it_fails(tree, call, tmp_path):
     assert list(tmp_path.glob(".pagewright*")) == []
 
 
+@pytest.mark.parametrize("words", [["export"], ["map", "--svg"]], ids=["export", "map"])
+@pytest.mark.parametrize("name", [".", "..", "/", "", "./"])
+def test_a_folder_without_a_name_of_its_own_is_an_error_in_words(
+    tree, call, tmp_path, monkeypatch, words, name
+):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    code, output = call(tree("all-on"), *words, name)
+    named = "." if name in ("", "./") else name
+    assert (code, output) == (1, f"pagewright: {named} cannot be written: Is a directory\n")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def test_export_says_why_it_cannot_write(tree, call, tmp_path):
     code, output = call(tree("all-on"), "export", str(tmp_path / "no" / "folder"))
     assert code == 1
