@@ -7,15 +7,20 @@ says how they were made. The others run it in guests.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import json
 import os
+import pty
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
+import termios
 import textwrap
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -1400,6 +1405,42 @@ def test_a_terminal_of_ascii_is_no_error(tree):
         done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         assert expected in " ".join(done.stdout.split())
+
+
+def on_terminal(columns: int, root: Path, *words: str) -> list[str]:
+    """Return the lines that a command writes to a terminal with so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-B", str(COMMAND), "--root", str(root), *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        parts = []
+        # Where nobody writes any more, Linux ends it with an error.
+        with contextlib.suppress(OSError):
+            while part := os.read(ours, 1 << 16):
+                parts.append(part)
+    os.close(ours)
+    return b"".join(parts).decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"), [(0, 80), (20, 40), (60, 60), (80, 80), (300, 100)]
+)
+def test_prose_is_as_wide_as_the_terminal(tree, columns, expected):
+    """One that does not know its width, as a serial console, has 80 columns."""
+    lines = on_terminal(columns, tree("cortex-a76"), "status")
+    prose = [line for line in lines if line.startswith(" " * 11)]
+    # No word there is longer than 15 characters.
+    assert expected - 16 < max(map(len, prose)) <= expected
+
+
+def test_no_word_is_broken_at_the_end_of_a_line(tree):
+    """Parameters and names are there to be copied."""
+    root = tree("all-on", cmdline("rodata=full arm64.linear_map=pages"))
+    whole = " ".join(" ".join(on_terminal(300, without_log(root), "status")).split())
+    for columns in range(40, 100, 10):
+        lines = on_terminal(columns, root, "status")
+        assert " ".join(" ".join(lines).split()) == whole
 
 
 # --- In guests ------------------------------------------------------------------------------------
