@@ -756,7 +756,19 @@ def test_a_folder_that_may_not_be_looked_into_is_no_error(unprivileged, call, mo
     )
     code, output = call(unprivileged, "status")
     assert code == 0
-    assert "no UEFI, so no Secure Boot" in output
+    assert "Secure Boot unknown" in output
+    assert "/sys/firmware cannot be read: it takes root." in output
+
+
+def test_without_uefi_there_is_no_secure_boot_if_that_can_be_seen(tree, call):
+    """In a container /sys/firmware is empty as a rule, whatever started the computer."""
+    firmware = tree("all-on") / "sys" / "firmware"
+    firmware.mkdir()
+    assert "Secure Boot unknown; lockdown" in call(tree("all-on"), "status")[1]
+    (firmware / "devicetree").mkdir()
+    assert "no UEFI, so no Secure Boot; lockdown" in call(tree("all-on"), "status")[1]
+    (firmware / "efi").mkdir()
+    assert "Secure Boot unknown; lockdown" in call(tree("all-on"), "status")[1]
 
 
 def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch):
