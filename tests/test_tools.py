@@ -794,6 +794,82 @@ def test_a_copy_that_tar_has_made_of_sys(tree, status):
     assert status(root) == expected
 
 
+@pytest.fixture
+def other_pages(monkeypatch):
+    """Let this computer have larger pages than all of those that were recorded."""
+    monkeypatch.setattr(tool.os, "sysconf", {"SC_PAGE_SIZE": 64 << 10}.get)
+
+
+def without_pages(root: Path, *kinds: str) -> Path:
+    """Take what says how large pages are away from a tree."""
+    files = {"mapping": "proc/self/smaps", "config": "boot/config-6.12.117"}
+    for kind in kinds:
+        if kind == "meminfo":
+            meminfo = root / "proc" / "meminfo"
+            meminfo.write_text(re.sub(r"(?m)^DirectMap.*\n", "", meminfo.read_text()))
+        else:
+            (root / files[kind]).unlink()
+    return root
+
+
+def test_the_size_of_pages_is_that_of_the_machine_whose_files_are_read(tree, status, other_pages):
+    def size(root: Path) -> int | None:
+        return status(root)["machine"]["page_size"]
+
+    assert size(tree("all-on")) == 4096
+    root = without_pages(tree("all-on"), "mapping")
+    assert size(root) == 4096
+    config = root / "boot" / "config-6.12.117"
+    for pages in ("16K", "64K"):
+        config.write_text(f"# CONFIG_ARM64_4K_PAGES is not set\nCONFIG_ARM64_{pages}_PAGES=y\n")
+        assert size(root) == int(pages[:-1]) << 10
+    # Without a configuration the smallest leaf is a page, though none is in use.
+    config.unlink()
+    assert size(root) == 4096
+    meminfo = root / "proc" / "meminfo"
+    text = re.sub(r"(?m)^DirectMap.*\n", "", meminfo.read_text())
+    meminfo.write_text(f"{text}DirectMap16k:  0 kB\nDirectMap2M: 0 kB\nDirectMap32M: 2031616 kB\n")
+    assert size(root) == 16384
+    assert size(without_pages(root, "meminfo")) is None
+
+
+def test_the_size_of_pages_here_is_what_the_kernel_says(tree, other_pages):
+    files = tool.Files(without_pages(tree("all-on"), "mapping"))
+    files.live = True
+    assert tool.read_machine(files, with_log=False).page_size == 64 << 10
+
+
+@pytest.mark.parametrize("name", ["all-on", "cortex-a76-pages", "unpatched"])
+def test_a_machine_that_does_not_say_how_large_pages_are(tree, call, status, other_pages, name):
+    java = "Name:\tjava\nRssAnon:\t 8388608 kB\n"
+    changes = {"/proc/77/status": java, "/proc/77/cmdline": "java\0-XX:+AlwaysPreTouch\0"}
+    changes |= {"/sys/kernel/debug/kernel_page_tables": "---[ Linear Mapping start ]---\n"}
+    root = without_pages(tree(name, changes), "mapping", "config", "meminfo")
+    value = status(root)
+    assert value["machine"]["page_size"] is None
+    assert "in pages of unknown size" in call(root, "status")[1]
+    hvo = by_name(value)["hugetlb-vmemmap"]
+    assert "most_saved" not in hvo["figures"]
+    if name == "cortex-a76-pages":
+        # It is not known how much is missing, but that something is.
+        assert "/sys/kernel/cpu_pause/wait_us" in hvo["changes"][0]
+    code, output = call(root, "check")
+    assert code == (4 if name == "unpatched" else 0)
+    assert len(re.findall("nothing says how large pages are", output)) == (
+        0 if name == "unpatched" else 2
+    )
+    found = advice(call, root)
+    assert "java (77) touch their heaps" in found["atomic-write-fault"]["words"]
+    assert "Some page tables can go" in found["linear-map"]["words"]
+    assert found["linear-map"]["bytes"] is None
+    pages = any(int(f.read_text()) for f in root.glob("sys/kernel/mm/hugepages/*/nr_hugepages"))
+    assert found["hugetlb-vmemmap"]["gain"] == ("unknown" if pages else "nothing")
+    assert samples(call(root, "export")[1])
+    code, output = call(root, "map")
+    assert code == 1
+    assert "something says how large pages are" in output
+
+
 def test_a_model_that_the_kernel_does_not_say(tree, status):
     midr = "/sys/devices/system/cpu/cpu1/regs/identification/midr_el1"
     models = status(tree("all-on", {midr: ""}))["machine"]["cpus"]["models"]
