@@ -447,6 +447,9 @@ static void optimize_folios(const struct hstate *h, struct list_head *folio_list
 	struct folio *folio;
 	struct batch batch;
 
+	/* While HVO is off no folio need be looked at. */
+	if (!READ_ONCE(vmemmap_optimize_enabled))
+		return;
 	list_for_each_entry(folio, folio_list, lru)
 		nr += should_optimize(h, folio);
 	if (!nr)
@@ -616,6 +619,11 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 	LIST_HEAD(folios);
 	int ret = 0;
 
+	/* An optimized folio on the list, which is the caller's alone, saves at least a page. */
+	if (!atomic_long_read(&pages_saved)) {
+		list_splice_init(folio_list, non_hvo_folios);
+		return 0;
+	}
 	list_for_each_entry_safe(folio, next, folio_list, lru) {
 		if (folio_test_hugetlb_vmemmap_optimized(folio))
 			nr++;
