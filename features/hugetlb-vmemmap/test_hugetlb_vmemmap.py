@@ -182,6 +182,15 @@ def test_reserved_pages_make_room_for_others(machine):
     assert numbers["on"] > numbers["off"]
 
 
+def test_all_reserved_pages_on_one_of_two_nodes(machine):
+    """The other one has none, and the kernel must not look for their size there."""
+    append = f"{on('seamless')} hugepagesz=1G hugepages=1:2"
+    place = machine(memory="6G", smp=2, nodes=2, append=append)
+    assert saved(place) == 2 * GIANT.seamless
+    assert resize(place, GIANT, 0) == 0
+    assert_nothing_left(place)
+
+
 @pause_first
 def test_pages_from_cma(machine, mode):
     place = machine(memory="4G", smp=2, append=f"{on(mode)} hugetlb_cma=2G")

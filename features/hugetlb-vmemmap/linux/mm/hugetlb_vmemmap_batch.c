@@ -874,7 +874,8 @@ void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_hea
 	unsigned long kept = (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
 	struct folio *folio;
 
-	if (!hugetlb_vmemmap_optimizable(h))
+	/* A node for which none were reserved has an empty list, and no hstate. */
+	if (list_empty(folio_list) || !hugetlb_vmemmap_optimizable(h))
 		return;
 	/* These folios are the first ones, and are made before any initcall. */
 	if (vmemmap_optimize_enabled)
