@@ -191,6 +191,41 @@ def test_all_reserved_pages_on_one_of_two_nodes(machine):
     assert_nothing_left(place)
 
 
+@seamless_first
+def test_struct_pages_come_back_on_their_node(machine, mode):
+    """Its memory is in single pages. Those of another node are no better, though larger."""
+    place = machine(memory="3G", smp=2, nodes=2, append=f"{on(mode)} cma=0")
+    pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
+    number = 600
+    place.check(f"echo {number} >{pool}")
+    assert saved(place) == number * LARGE.freed(mode)
+    # What is kept for emergencies, and by CPUs, is in large pieces.
+    place.check(KEEP_LITTLE)
+    place.check(f"{PROGRAMS}/scatter 0 >/run/scattered & echo $! >/run/scatter")
+    place.check("until test -s /run/scattered; do sleep 0.1; done", timeout=200)
+    assert read(place, "/run/scattered") > 2 * number * LARGE.freed(mode) // 4
+
+    def free_of_the_other() -> int:
+        place.check("echo 1 >/proc/sys/vm/stat_refresh")
+        return int(place.check("sed -n 's/^nr_free_pages //p' /sys/devices/system/node/node1/vmstat"))
+
+    before = free_of_the_other()
+    place.check(f"echo 0 >{pool}", timeout=200)
+    # Some of what was scattered is in larger pieces after all.
+    assert before - free_of_the_other() < number * LARGE.freed(mode) // 4 // 8
+    place.check("kill $(cat /run/scatter)")
+    assert_nothing_left(place)
+
+
+KEEP_LITTLE = """
+cd /proc/sys/vm
+echo 1000000 >percpu_pagelist_high_fraction
+echo 0 >watermark_boost_factor
+echo 1 >watermark_scale_factor
+echo 1000 >min_free_kbytes
+"""
+
+
 @pause_first
 def test_pages_from_cma(machine, mode):
     place = machine(memory="4G", smp=2, append=f"{on(mode)} hugetlb_cma=2G")
