@@ -226,6 +226,21 @@ echo 1000 >min_free_kbytes
 """
 
 
+@seamless_first
+def test_struct_pages_say_their_node_before_folios_are_made(machine, mode):
+    """Who looks for what there is of a node finds the same with HVO and without."""
+    found = {}
+    for switch in (on(mode), "hugetlb_free_vmemmap=off"):
+        append = f"{switch} hugepagesz=1G hugepages=1:2"
+        place = machine("checked-4k", memory="6G", smp=2, nodes=2, append=append)
+        assert read(place, f"{GIANT.pool}/nr_hugepages") == 2
+        log = re.search(r"allocated (\d+) bytes of page_ext", place.check("dmesg"))
+        assert log
+        found[switch] = int(log[1])
+        assert place.warnings() == ""
+    assert len(set(found.values())) == 1, found
+
+
 @pause_first
 def test_pages_from_cma(machine, mode):
     place = machine(memory="4G", smp=2, append=f"{on(mode)} hugetlb_cma=2G")

@@ -868,7 +868,7 @@ int __init alloc_bootmem_huge_page(struct hstate *h, int nid)
  *
  * Those that share a page of tails since boot have it written, and are optimized folios.
  *
- * Context: process context, may sleep; nobody looks at tails yet.
+ * Context: process context, may sleep; nobody has looked for more of tails than their node yet.
  */
 void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_head *folio_list)
 {
