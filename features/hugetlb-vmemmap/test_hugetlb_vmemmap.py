@@ -194,9 +194,9 @@ def test_all_reserved_pages_on_one_of_two_nodes(machine):
 @seamless_first
 def test_struct_pages_come_back_on_their_node(machine, mode):
     """Its memory is in single pages. Those of another node are no better, though larger."""
-    place = machine(memory="3G", smp=2, nodes=2, append=f"{on(mode)} cma=0")
+    place = machine(memory="4G", smp=2, nodes=2, append=f"{on(mode)} cma=0")
     pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
-    number = 600
+    number = 800
     place.check(f"echo {number} >{pool}")
     assert saved(place) == number * LARGE.freed(mode)
     # What is kept for emergencies, and by CPUs, is in large pieces.
