@@ -182,6 +182,13 @@ def test_reserved_pages_make_room_for_others(machine):
     assert numbers["on"] > numbers["off"]
 
 
+def test_kunit_where_cpus_are_paused(machine, kunit_suites):
+    """Only there can a change fail in the middle of a folio."""
+    place = machine(smp=2, append=f"kunit.enable=1 kunit.filter_glob=hugetlb_* {on('pause')}")
+    kunit_suites(place, ["hugetlb_vmemmap"])
+    assert place.warnings() == ""
+
+
 def test_all_reserved_pages_on_one_of_two_nodes(machine):
     """The other one has none, and the kernel must not look for their size there."""
     append = f"{on('seamless')} hugepagesz=1G hugepages=1:2"

@@ -435,11 +435,32 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 	folio_set_hugetlb_vmemmap_optimized(folio);
 }
 
-/* A batch has failed: take the mark off a folio that nothing was done for. */
-static void unmark_unless_shared(const struct hstate *h, struct folio *folio)
+/*
+ * A batch has failed: take the mark off a folio that nothing was done for. Of one that is half
+ * done the tails that were not changed are written: those of a page of the command line never
+ * were, and hugetlb.c writes only those of folios without the mark.
+ */
+static void settle_failed(const struct hstate *h, struct folio *folio)
 {
-	if (folio_test_hugetlb_vmemmap_optimized(folio) && !nr_shared(h, folio))
+	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
+	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
+	struct page *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
+	struct page *tails = NULL;
+	pte_t *ptep = NULL;
+
+	if (!folio_test_hugetlb_vmemmap_optimized(folio))
+		return;
+	if (!nr_shared(h, folio)) {
 		folio_clear_hugetlb_vmemmap_optimized(folio);
+		return;
+	}
+	for (addr = kept_addr + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
+		ptep = next_entry(addr, ptep);
+		if (pte_page(ptep_get(ptep)) == kept)
+			continue;
+		write_tails((struct page *)addr, tails, folio);
+		tails = (struct page *)addr;
+	}
 }
 
 static void optimize_folios(const struct hstate *h, struct list_head *folio_list)
@@ -469,7 +490,7 @@ static void optimize_folios(const struct hstate *h, struct list_head *folio_list
 			optimize(&batch, h, folio);
 	if (!batch_finish(&batch))
 		list_for_each_entry(folio, folio_list, lru)
-			unmark_unless_shared(h, folio);
+			settle_failed(h, folio);
 
 	list_for_each_entry(folio, folio_list, lru)
 		if (should_optimize(h, folio))

@@ -26,6 +26,8 @@
  */
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
+#include <kunit/static_stub.h>
+
 #include <linux/init.h>
 #include <linux/kobject.h>
 #include <linux/kprobes.h>
@@ -172,6 +174,8 @@ unsigned int vmemmap_remap(struct vmemmap_changes *changes)
 		.start = changes->start,
 		.end = changes->end,
 	};
+
+	KUNIT_STATIC_STUB_REDIRECT(vmemmap_remap, changes);
 
 	if (!changes->nr)
 		return 0;
