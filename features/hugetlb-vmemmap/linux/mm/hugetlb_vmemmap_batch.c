@@ -41,6 +41,7 @@
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
+#include <linux/memblock.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
@@ -554,8 +555,9 @@ static void optimize_for_task(const struct hstate *h, struct list_head *folio_li
 
 /*
  * Surplus folios are worth a pause if they are so large together. So in whatever time 512 of
- * 2 MiB are asked for, there are 32 pauses for that at most, and about as many when they are
- * given back. A folio that a fault needs comes alone.
+ * 2 MiB are asked for, they are worth 32 pauses at most, and about as many when they are given
+ * back. There are more if blocks have to be split, or if a pause may last so short a time that
+ * one is not enough for 32 MiB. A folio that a fault needs comes alone.
  */
 #define SURPLUS_WORTH_A_PAUSE	SZ_32M
 
@@ -844,13 +846,31 @@ static int __init parse_enabled_early(char *arg)
 }
 early_param("hugetlb_free_vmemmap", parse_enabled_early);
 
+/*
+ * Does memblock leave the tail struct pages of a hugetlb page to us? It had to be told, which takes
+ * memory. If it was not it is going to write to all of them, and they must not be read-only.
+ */
+static bool __init is_left_to_us(const struct huge_bootmem_page *reserved)
+{
+	phys_addr_t tails = virt_to_phys(reserved) + PAGE_SIZE;
+	phys_addr_t end = virt_to_phys(reserved) + huge_page_size(reserved->hstate);
+	struct memblock_region *region;
+
+	for_each_reserved_mem_region(region)
+		if (region->base <= tails && end <= region->base + region->size)
+			return region->flags & MEMBLOCK_RSRV_NOINIT;
+
+	return false;
+}
+
 static void __init share_reserved(const struct huge_bootmem_page *reserved, int nid)
 {
 	unsigned long start = (unsigned long)virt_to_page(reserved);
 	unsigned long end = start + hugetlb_vmemmap_size(reserved->hstate);
 
 	/* If there is no memory for it now, there may be when folios are made. */
-	if (hugetlb_vmemmap_optimizable(reserved->hstate) && !vmemmap_is_shared(start, end))
+	if (hugetlb_vmemmap_optimizable(reserved->hstate) && is_left_to_us(reserved) &&
+	    !vmemmap_is_shared(start, end))
 		vmemmap_share_at_boot(start, end, nid);
 }
 
