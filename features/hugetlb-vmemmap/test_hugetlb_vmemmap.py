@@ -182,6 +182,74 @@ def test_reserved_pages_make_room_for_others(machine):
     assert numbers["on"] > numbers["off"]
 
 
+def test_kunit_where_cpus_are_paused(machine, kunit_suites):
+    """Only there can a change fail in the middle of a folio."""
+    place = machine(smp=2, append=f"kunit.enable=1 kunit.filter_glob=hugetlb_* {on('pause')}")
+    kunit_suites(place, ["hugetlb_vmemmap"])
+    assert place.warnings() == ""
+
+
+def test_all_reserved_pages_on_one_of_two_nodes(machine):
+    """The other one has none, and the kernel must not look for their size there."""
+    append = f"{on('seamless')} hugepagesz=1G hugepages=1:2"
+    place = machine(memory="6G", smp=2, nodes=2, append=append)
+    assert saved(place) == 2 * GIANT.seamless
+    assert resize(place, GIANT, 0) == 0
+    assert_nothing_left(place)
+
+
+@seamless_first
+def test_struct_pages_come_back_on_their_node(machine, mode):
+    """Its memory is in single pages. Those of another node are no better, though larger."""
+    place = machine(memory="4G", smp=2, nodes=2, append=f"{on(mode)} cma=0")
+    pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
+    number = 800
+    place.check(f"echo {number} >{pool}")
+    assert saved(place) == number * LARGE.freed(mode)
+    # What is kept for emergencies, and by CPUs, is in large pieces.
+    place.check(KEEP_LITTLE)
+    place.check(f"{PROGRAMS}/scatter 0 >/run/scattered & echo $! >/run/scatter")
+    place.check("until test -s /run/scattered; do sleep 0.1; done", timeout=200)
+    assert read(place, "/run/scattered") > 2 * number * LARGE.freed(mode) // 4
+
+    def free_of_the_other() -> int:
+        place.check("echo 1 >/proc/sys/vm/stat_refresh")
+        return int(
+            place.check("sed -n 's/^nr_free_pages //p' /sys/devices/system/node/node1/vmstat")
+        )
+
+    before = free_of_the_other()
+    place.check(f"echo 0 >{pool}", timeout=200)
+    # Some of what was scattered is in larger pieces after all.
+    assert before - free_of_the_other() < number * LARGE.freed(mode) // 4 // 8
+    place.check("kill $(cat /run/scatter)")
+    assert_nothing_left(place)
+
+
+KEEP_LITTLE = """
+cd /proc/sys/vm
+echo 1000000 >percpu_pagelist_high_fraction
+echo 0 >watermark_boost_factor
+echo 1 >watermark_scale_factor
+echo 1000 >min_free_kbytes
+"""
+
+
+@seamless_first
+def test_struct_pages_say_their_node_before_folios_are_made(machine, mode):
+    """Who looks for what there is of a node finds the same with HVO and without."""
+    found = {}
+    for switch in (on(mode), "hugetlb_free_vmemmap=off"):
+        append = f"{switch} hugepagesz=1G hugepages=1:2"
+        place = machine("checked-4k", memory="6G", smp=2, nodes=2, append=append)
+        assert read(place, f"{GIANT.pool}/nr_hugepages") == 2
+        log = re.search(r"allocated (\d+) bytes of page_ext", place.check("dmesg"))
+        assert log
+        found[switch] = int(log[1])
+        assert place.warnings() == ""
+    assert len(set(found.values())) == 1, found
+
+
 @pause_first
 def test_pages_from_cma(machine, mode):
     place = machine(memory="4G", smp=2, append=f"{on(mode)} hugetlb_cma=2G")
@@ -538,6 +606,54 @@ def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine):
     assert resize(place, LARGE, number) == number
     assert resize(place, LARGE, 0) == 0
     assert_nothing_left(place)
+
+
+@pytest.mark.usefixtures("fault_injection")
+def test_surplus_pages_wait_for_a_pause(machine):
+    """If none can be had they are gathered until there is one, and keep nobody who wants them."""
+    place = machine(memory="4G", smp=2, append=f"{on('pause')} hugetlb_cma=2G")
+    number, fail = 1000, "/sys/kernel/debug/fail_cpu_pause"
+    all_back = f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done"
+    place.check(f"echo 0 >{fail}/verbose; echo -1 >{fail}/times")
+    place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
+    # After each turn they are gathered for longer, and then long enough for no pause to be had.
+    for _ in range(6):
+        place.check(f"{PROGRAMS}/surplus -r -u 16; {all_back}", timeout=20)
+    place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
+    place.check("sleep 3")
+    counts = [read(place, f"{LARGE.pool}/{name}_hugepages") for name in ("nr", "surplus")]
+    assert (counts, saved(place)) == ([0, 0], number * LARGE.pause)
+
+    # An error in one of them, while the pool has another one; and memory to be had in one piece.
+    assert resize(place, LARGE, 1) == 1
+    place.check(OFFLINE_SOFTLY, timeout=60)
+    assert resize(place, GIANT, 2) < 2
+    assert resize(place, LARGE, 0) == 0
+    assert saved(place) == number * LARGE.pause
+
+    place.check(f"echo 0 >{fail}/probability")
+    place.check(all_back, timeout=10)
+    assert resize(place, GIANT, 2) == 2
+    assert resize(place, GIANT, 0) == 0
+    place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
+    assert_nothing_left(place)
+
+
+# Each of the first hugepages that there are: heads have two flags that no other page has together.
+OFFLINE_SOFTLY = """python3 -c '
+import os
+file = os.open("/proc/kpageflags", os.O_RDONLY)
+flags = memoryview(b"".join(iter(lambda: os.read(file, 1 << 20), b""))).cast("Q")
+heads = [pfn for pfn, flag in enumerate(flags) if flag >> 17 & flag >> 15 & 1]
+assert len(heads) > 900, len(heads)
+for pfn in heads[:4]:
+    try:
+        with open("/sys/devices/system/memory/soft_offline_page", "w") as file:
+            file.write(hex(pfn * 4096))
+    except OSError:
+        continue
+    raise SystemExit("page %#x is gone" % pfn)
+'"""
 
 
 @pytest.mark.usefixtures("fault_injection")

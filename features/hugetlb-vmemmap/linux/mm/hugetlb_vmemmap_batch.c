@@ -41,6 +41,7 @@
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
 #include <linux/kstrtox.h>
+#include <linux/memblock.h>
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
@@ -284,12 +285,13 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
  * Allocate pages of vmemmap for a folio. In large pieces, as long as there are any: that
  * is faster, and leaves more of memory in one piece. A large piece is taken if there is one,
  * but nothing is reclaimed or compacted for it: hugetlb pages are given back when memory is
- * short, and then each order of each folio would try.
+ * short, and then each order of each folio would try. Nor is it taken from another node, where
+ * the struct pages would stay for good: single pages of the folio's own node are better.
  */
 static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr,
 			       struct list_head *pages)
 {
-	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN;
+	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN | __GFP_THISNODE;
 	gfp_t single = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
 	unsigned int order = pageblock_order;
 	unsigned long allocated = 0, i;
@@ -434,11 +436,32 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 	folio_set_hugetlb_vmemmap_optimized(folio);
 }
 
-/* A batch has failed: take the mark off a folio that nothing was done for. */
-static void unmark_unless_shared(const struct hstate *h, struct folio *folio)
+/*
+ * A batch has failed: take the mark off a folio that nothing was done for. Of one that is half
+ * done the tails that were not changed are written: those of a page of the command line never
+ * were, and hugetlb.c writes only those of folios without the mark.
+ */
+static void settle_failed(const struct hstate *h, struct folio *folio)
 {
-	if (folio_test_hugetlb_vmemmap_optimized(folio) && !nr_shared(h, folio))
+	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
+	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
+	struct page *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
+	struct page *tails = NULL;
+	pte_t *ptep = NULL;
+
+	if (!folio_test_hugetlb_vmemmap_optimized(folio))
+		return;
+	if (!nr_shared(h, folio)) {
 		folio_clear_hugetlb_vmemmap_optimized(folio);
+		return;
+	}
+	for (addr = kept_addr + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
+		ptep = next_entry(addr, ptep);
+		if (pte_page(ptep_get(ptep)) == kept)
+			continue;
+		write_tails((struct page *)addr, tails, folio);
+		tails = (struct page *)addr;
+	}
 }
 
 static void optimize_folios(const struct hstate *h, struct list_head *folio_list)
@@ -447,6 +470,9 @@ static void optimize_folios(const struct hstate *h, struct list_head *folio_list
 	struct folio *folio;
 	struct batch batch;
 
+	/* While HVO is off no folio need be looked at. */
+	if (!READ_ONCE(vmemmap_optimize_enabled))
+		return;
 	list_for_each_entry(folio, folio_list, lru)
 		nr += should_optimize(h, folio);
 	if (!nr)
@@ -465,7 +491,7 @@ static void optimize_folios(const struct hstate *h, struct list_head *folio_list
 			optimize(&batch, h, folio);
 	if (!batch_finish(&batch))
 		list_for_each_entry(folio, folio_list, lru)
-			unmark_unless_shared(h, folio);
+			settle_failed(h, folio);
 
 	list_for_each_entry(folio, folio_list, lru)
 		if (should_optimize(h, folio))
@@ -529,8 +555,9 @@ static void optimize_for_task(const struct hstate *h, struct list_head *folio_li
 
 /*
  * Surplus folios are worth a pause if they are so large together. So in whatever time 512 of
- * 2 MiB are asked for, there are 32 pauses for that at most, and about as many when they are
- * given back. A folio that a fault needs comes alone.
+ * 2 MiB are asked for, they are worth 32 pauses at most, and about as many when they are given
+ * back. There are more if blocks have to be split, or if a pause may last so short a time that
+ * one is not enough for 32 MiB. A folio that a fault needs comes alone.
  */
 #define SURPLUS_WORTH_A_PAUSE	SZ_32M
 
@@ -616,6 +643,11 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 	LIST_HEAD(folios);
 	int ret = 0;
 
+	/* An optimized folio on the list, which is the caller's alone, saves at least a page. */
+	if (!atomic_long_read(&pages_saved)) {
+		list_splice_init(folio_list, non_hvo_folios);
+		return 0;
+	}
 	list_for_each_entry_safe(folio, next, folio_list, lru) {
 		if (folio_test_hugetlb_vmemmap_optimized(folio))
 			nr++;
@@ -814,13 +846,31 @@ static int __init parse_enabled_early(char *arg)
 }
 early_param("hugetlb_free_vmemmap", parse_enabled_early);
 
+/*
+ * Does memblock leave the tail struct pages of a hugetlb page to us? It had to be told, which takes
+ * memory. If it was not it is going to write to all of them, and they must not be read-only.
+ */
+static bool __init is_left_to_us(const struct huge_bootmem_page *reserved)
+{
+	phys_addr_t tails = virt_to_phys(reserved) + PAGE_SIZE;
+	phys_addr_t end = virt_to_phys(reserved) + huge_page_size(reserved->hstate);
+	struct memblock_region *region;
+
+	for_each_reserved_mem_region(region)
+		if (region->base <= tails && end <= region->base + region->size)
+			return region->flags & MEMBLOCK_RSRV_NOINIT;
+
+	return false;
+}
+
 static void __init share_reserved(const struct huge_bootmem_page *reserved, int nid)
 {
 	unsigned long start = (unsigned long)virt_to_page(reserved);
 	unsigned long end = start + hugetlb_vmemmap_size(reserved->hstate);
 
 	/* If there is no memory for it now, there may be when folios are made. */
-	if (hugetlb_vmemmap_optimizable(reserved->hstate) && !vmemmap_is_shared(start, end))
+	if (hugetlb_vmemmap_optimizable(reserved->hstate) && is_left_to_us(reserved) &&
+	    !vmemmap_is_shared(start, end))
 		vmemmap_share_at_boot(start, end, nid);
 }
 
@@ -859,14 +909,15 @@ int __init alloc_bootmem_huge_page(struct hstate *h, int nid)
  *
  * Those that share a page of tails since boot have it written, and are optimized folios.
  *
- * Context: process context, may sleep; nobody looks at tails yet.
+ * Context: process context, may sleep; nobody has looked for more of tails than their node yet.
  */
 void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_head *folio_list)
 {
 	unsigned long kept = (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
 	struct folio *folio;
 
-	if (!hugetlb_vmemmap_optimizable(h))
+	/* A node for which none were reserved has an empty list, and no hstate. */
+	if (list_empty(folio_list) || !hugetlb_vmemmap_optimizable(h))
 		return;
 	/* These folios are the first ones, and are made before any initcall. */
 	if (vmemmap_optimize_enabled)

@@ -3,6 +3,7 @@
  * KUnit tests of HVO in batches; see hugetlb_vmemmap_batch.c. They make hugetlb folios of
  * their own, which are in no pool, so that nobody else optimizes or frees them.
  */
+#include <kunit/static_stub.h>
 #include <kunit/test.h>
 
 #include <linux/hugetlb.h>
@@ -285,12 +286,45 @@ static void folios_of_several_batches(struct kunit *test)
 	free_folios(t, &folios);
 }
 
+/* The second pause of a batch fails. */
+static unsigned int remap_half(struct vmemmap_changes *changes)
+{
+	struct vmemmap_changes half = *changes;
+
+	kunit_deactivate_static_stub(kunit_get_current_test(), vmemmap_remap);
+	half.nr /= 2;
+
+	return vmemmap_remap(&half);
+}
+
+/* The tails of a page of the command line hold whatever was in memory, until they are written. */
+static void half_done_folio_has_tails(struct kunit *test)
+{
+	struct hvo_test *t = test->priv;
+	unsigned long start = (unsigned long)&t->folio->page;
+
+	if (!vmemmap_change_pauses())
+		kunit_skip(test, "needs hugetlb_vmemmap=pause");
+
+	memset((void *)(start + PAGE_SIZE), 0xff, vmemmap_size(t) - PAGE_SIZE);
+	kunit_activate_static_stub(test, vmemmap_remap, remap_half);
+	optimize(t);
+	KUNIT_ASSERT_TRUE(test, folio_test_hugetlb_vmemmap_optimized(t->folio));
+	KUNIT_EXPECT_FALSE(test, pte_write(entry_of(start + PAGE_SIZE)));
+	KUNIT_EXPECT_TRUE(test, pte_write(entry_of(start + vmemmap_size(t) - PAGE_SIZE)));
+	KUNIT_EXPECT_EQ(test, nr_bad_tails(t), 0UL);
+
+	KUNIT_ASSERT_EQ(test, hugetlb_vmemmap_restore_folio(t->h, t->folio), 0);
+	KUNIT_EXPECT_EQ(test, nr_bad_tails(t), 0UL);
+}
+
 static struct kunit_case hvo_cases[] = {
 	KUNIT_CASE(optimized_tails_are_tails),
 	KUNIT_CASE(restored_tails_are_as_before),
 	KUNIT_CASE(every_turn_is_the_same),
 	KUNIT_CASE(head_stays_where_it_is),
 	KUNIT_CASE(folios_of_several_batches),
+	KUNIT_CASE(half_done_folio_has_tails),
 	{}
 };
 

@@ -26,6 +26,8 @@
  */
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
+#include <kunit/static_stub.h>
+
 #include <linux/init.h>
 #include <linux/kobject.h>
 #include <linux/kprobes.h>
@@ -172,6 +174,8 @@ unsigned int vmemmap_remap(struct vmemmap_changes *changes)
 		.start = changes->start,
 		.end = changes->end,
 	};
+
+	KUNIT_STATIC_STUB_REDIRECT(vmemmap_remap, changes);
 
 	if (!changes->nr)
 		return 0;
@@ -476,10 +480,11 @@ bool __init vmemmap_is_shared(unsigned long start, unsigned long end)
  * @nid: the node to take memory from
  *
  * Its pages but the first map one page, read-only: the first or, where hugetlb pages keep
- * two pages of struct pages, the second. That one is all zeroes, for the caller to write to,
- * through the linear map. The first page has the contents that it had. All of it is new
- * memory, and all of the old is given back, so that memory from memblock stays in one piece:
- * a part of the vmemmap of gigabytes becomes a piece of gigabytes.
+ * two pages of struct pages, the second. That one is for the caller to write to, through the
+ * linear map. Both have the contents that they had: until folios are made, page_ext_init()
+ * asks the first struct page of each section for its node. All of it is new memory, and all
+ * of the old is given back, so that memory from memblock stays in one piece: a part of the
+ * vmemmap of gigabytes becomes a piece of gigabytes.
  *
  * No other CPU runs, and nobody looks at these struct pages, nor at others whose vmemmap is
  * in the same block, because interrupts are off and this function looks at none. So
@@ -504,7 +509,8 @@ bool __init vmemmap_share_at_boot(unsigned long start, unsigned long end, int ni
 	if (!memory)
 		return false;
 
-	copy_page(memory, (void *)start);
+	for (i = 0; i < kept_pages; i++)
+		copy_page(memory + i * PAGE_SIZE, (void *)start + i * PAGE_SIZE);
 	head = pfn_pte(PHYS_PFN(__pa(memory)), PAGE_KERNEL);
 	shared = pfn_pte(PHYS_PFN(__pa(memory)) + kept_pages - 1, PAGE_KERNEL_RO);
 	memory += kept_pages * PAGE_SIZE;
