@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from pagewright.host import workspace
 from pagewright.host.answers import remembered
 from pagewright.host.lock import lock
@@ -72,14 +74,14 @@ def test_hooked_objects_are_those_of_all_hooked_sources():
     assert hooked_objects(hooked) == ["arch/b.o", "mm/a.o", "mm/percpu.o"]
 
 
-def compile_checked(like: build.Build, name: str, more: str, objects: list[str]) -> str:
-    """Compile objects with W=1 and sparse, in a folder of their own, so that no build is disturbed.
+def compiled(like: build.Build, name: str, more: str, *targets: str) -> str:
+    """Compile in a folder of its own, so that no build is disturbed, and return what make says.
 
     Args:
         like: the build whose tree and configuration are taken.
         name: of the folder.
-        more: symbols that the configuration has besides.
-        objects: what is compiled.
+        more: what else is in the configuration; what is there twice counts as the second time.
+        targets: what is made, and variables of make.
     """
     scratch = build.Build(name, SPACE.out / name, like.tree, like.source)
     scratch.out.mkdir(exist_ok=True)
@@ -92,11 +94,11 @@ def compile_checked(like: build.Build, name: str, more: str, objects: list[str])
             run(build.make_command(scratch, "olddefconfig"), env=environment)
             asked.write_text(wanted)
         run(build.make_command(scratch, "prepare"), env=environment)
-        for made in objects:
-            (scratch.out / made).unlink(missing_ok=True)
-        command = build.make_command(scratch, *CHECKS, *objects)
-        output = run(command, env=environment)
-    assert all((scratch.out / made).exists() for made in objects)
+        for target in targets:
+            if target.endswith(".o"):
+                (scratch.out / target).unlink(missing_ok=True)
+        output = run(build.make_command(scratch, *targets), env=environment)
+    assert all((scratch.out / target).exists() for target in targets if target.endswith(".o"))
     return output
 
 
@@ -117,7 +119,7 @@ def said_of(like: build.Build, name: str, more: str, objects: list[str]) -> str:
     ]
 
     def ask() -> str:
-        return compile_checked(like, name, more, objects).replace(f"{like.tree}/", f"{TREE}/")
+        return compiled(like, name, more, *CHECKS, *objects).replace(f"{like.tree}/", f"{TREE}/")
 
     return remembered(SPACE, "sparse", inputs, ask)
 
@@ -178,3 +180,22 @@ def test_w1_and_sparse_say_no_more_than_of_the_base():
         and (file, text) in new
         and not is_of_the_base(file, line, patched.tree, base.tree)
     ] == []
+
+
+# What servers, phones or test kernels leave out, one at a time.
+LEFT_OUT = (
+    *("MODULES", "KFENCE", "MEMORY_HOTPLUG", "MEMORY_FAILURE", "NUMA", "HOTPLUG_CPU", "DEBUG_FS"),
+    *("VMAP_STACK", "HIBERNATION", "TRANSPARENT_HUGEPAGE", "ARM64_HW_AFDBM", "EFI", "ACPI"),
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("symbol", LEFT_OUT)
+def test_our_folders_compile_without_what_most_kernels_have(symbol):
+    """An error stops make, wherever it is; warnings must not be of our files."""
+    patched = build.ensure(SPACE, "patched-4k")
+    off = f"# CONFIG_{symbol} is not set\n"
+    output = compiled(patched, "check-without", off, "arch/arm64/kernel/", "arch/arm64/mm/", "mm/")
+    config = (SPACE.out / "check-without" / ".config").read_text().splitlines()
+    assert f"CONFIG_{symbol}=y" not in config
+    assert {place for place in places(output, patched.tree) if place[0] in NEW_FILES} == set()

@@ -194,14 +194,33 @@ def test_late_cpu_is_welcome_where_sizes_change_in_pauses(machine):
         # Until it is judged it uses the kernel's tables, so nothing may change live.
         ("", f"{PAUSED}: not all CPUs have started"),
         pytest.param(
-            "arm64.linear_map=live", "blocks (split and folded back live", marks=pytest.mark.full
+            "arm64.linear_map=pause", f"{PAUSED}: arm64.linear_map=pause", marks=pytest.mark.full
+        ),
+        pytest.param("arm64.linear_map=pages", "pages (", marks=pytest.mark.full),
+        pytest.param(
+            "rodata=on kfence.sample_interval=100000",
+            "blocks (its permissions do not change",
+            marks=pytest.mark.full,
         ),
     ],
-    ids=["auto", "live"],
+    ids=["auto", "pause", "pages", "fixed"],
 )
-def test_late_cpu_without_it_is_refused(machine, asked, said):
+def test_late_cpu_without_it_is_welcome(machine, asked, said):
+    """Also where the others have it and nothing needs it, as on the base."""
     guest = machine(cpu=LEVEL_2, smp=3, append=f"maxcpus=1 arm64.nobbml2_cpus=2 {asked}")
     assert mode(guest).startswith(said)
+    load_and_unload(guest)
+    for cpu in (1, 2):
+        guest.check(f"echo 1 >/sys/devices/system/cpu/cpu{cpu}/online")
+        load_and_unload(guest)
+    assert guest.warnings() == ""
+
+
+@pytest.mark.full
+def test_late_cpu_without_it_is_refused_where_all_changes_are_live(machine):
+    options = "maxcpus=1 arm64.nobbml2_cpus=2 arm64.linear_map=live"
+    guest = machine(cpu=LEVEL_2, smp=3, append=options)
+    assert mode(guest).startswith("blocks (split and folded back live")
     load_and_unload(guest)
     guest.check("echo 1 >/sys/devices/system/cpu/cpu1/online")
     assert guest.run("echo 1 >/sys/devices/system/cpu/cpu2/online").status != 0

@@ -167,6 +167,9 @@ static u64 pause_limit;
 /* Of all callers; protected by pause_sem. */
 static struct cpu_pause_stats pause_stats;
 
+/* CPUs may come and go unnoticed: no pause can be had. */
+static bool hotplug_unnoticed __ro_after_init;
+
 /* How many pauses have failed. */
 static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
 
@@ -617,7 +620,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 		might_sleep();
 	lockdep_assert_irqs_enabled();
 
-	if (!arch_timer_get_rate())
+	if (!arch_timer_get_rate() || hotplug_unnoticed)
 		return -EOPNOTSUPP;
 
 	while (more && !ret)
@@ -648,7 +651,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  *	    while a CPU comes or goes: not for CPU hotplug callbacks. No lock may be held
  *	    that is taken with interrupts disabled or by interrupt handlers.
  * Return: 0 when @fn has returned false; -EBUSY if not all CPUs can be paused;
- *	   -EOPNOTSUPP if there is no counter to go by.
+ *	   -EOPNOTSUPP if there is no counter to go by, or no CPU hotplug state.
  */
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -689,7 +692,7 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is
  *	    free; otherwise as cpu_pause_run().
  * Return: 0 when @fn has returned false; -EBUSY if there can be no pause now;
- *	   -EOPNOTSUPP if there is no counter to go by.
+ *	   -EOPNOTSUPP if there is no counter to go by, or no CPU hotplug state.
  */
 int cpu_pause_try_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -744,23 +747,33 @@ static int end_transition(unsigned int cpu)
 	return 0;
 }
 
+static int __init have_no_pauses(int error)
+{
+	hotplug_unnoticed = true;
+	pr_err("no CPU hotplug state (%d), so no CPU can be paused\n", error);
+
+	return error;
+}
+
 /*
  * A CPU comes between the startup callbacks of the two states, and goes between their
  * teardown callbacks; a transition that fails half way passes the same callbacks back.
  */
 static int __init init_transitions(void)
 {
-	int ret;
+	int prepare, online;
 
-	ret = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "arm64/cpu_pause:prepare",
-					begin_transition, end_transition);
-	if (ret < 0)
-		panic("cpu_pause: no CPU hotplug state (%d)\n", ret);
+	prepare = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "arm64/cpu_pause:prepare",
+					    begin_transition, end_transition);
+	if (prepare < 0)
+		return have_no_pauses(prepare);
 
-	ret = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "arm64/cpu_pause:online",
-					end_transition, begin_transition);
-	if (ret < 0)
-		panic("cpu_pause: no CPU hotplug state (%d)\n", ret);
+	online = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "arm64/cpu_pause:online",
+					   end_transition, begin_transition);
+	if (online < 0) {
+		cpuhp_remove_state_nocalls(prepare);
+		return have_no_pauses(online);
+	}
 
 	return 0;
 }

@@ -13,8 +13,11 @@
  *
  *  - the boot CPU of itself, when it paints the linear map and no other CPU runs;
  *  - for the system, when all CPUs that start at boot have started;
- *  - every later CPU of itself: one without the feature is refused, if all that
- *    started at boot have it.
+ *  - every later CPU of itself: one without the feature is refused, if the system has it.
+ *
+ * A CPU that is present and has not started may lack it. The system has the feature all the same
+ * if somebody requires that; otherwise it has not, so that no CPU is refused for what the kernel
+ * can do without.
  */
 #include <linux/cpumask.h>
 #include <linux/init.h>
@@ -134,6 +137,21 @@ bool cpu_has_bbml2_noabort(void)
 	       arm64_has_bbml2_noabort(read_cpuid_id(), read_cpuid(ID_AA64MMFR2_EL1));
 }
 
+/* Can somebody not do without? */
+static bool bbml2_required __ro_after_init;
+
+/**
+ * bbml2_noabort_require() - sizes are changed live whenever CPUs that start at boot can do it
+ *
+ * Late CPUs without the feature are refused then.
+ *
+ * Context: boot, before secondary CPUs start.
+ */
+void __init bbml2_noabort_require(void)
+{
+	bbml2_required = true;
+}
+
 /*
  * The capability's match. There is no sanitised ID register to ask for the system:
  * each CPU that is up left its own registers in cpu_data.
@@ -146,6 +164,10 @@ bool has_bbml2_noabort(const struct arm64_cpu_capabilities *caps, int scope)
 		return cpu_has_bbml2_noabort();
 
 	if (bbml2_noabort_disabled())
+		return false;
+
+	/* See above for CPUs that have not started. */
+	if (!bbml2_required && !cpumask_subset(cpu_present_mask, cpu_online_mask))
 		return false;
 
 	for_each_online_cpu(cpu) {

@@ -110,6 +110,8 @@ bool __init linear_map_choose_mode(void)
 		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pause_reason;
 	}
 	linear_map_may_pause = wanted_way == WAY_AUTO && !why_linear_map_cannot_pause();
+	if (linear_map_mode == LINEAR_MAP_LIVE && !linear_map_may_pause)
+		bbml2_noabort_require();
 
 	return linear_map_in_pages();
 }

@@ -31,11 +31,6 @@ enum linear_map_mode {
 	LINEAR_MAP_PAUSED,
 };
 
-/* In the pause the linear map is not there, where stacks would be without VMAP_STACK. */
-#define LINEAR_MAP_CAN_PAUSE	(IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_BLOCKS) &&	\
-				 IS_ENABLED(CONFIG_ARM64_CPU_PAUSE) &&		\
-				 IS_ENABLED(CONFIG_VMAP_STACK))
-
 /*
  * Written when the map is painted and once more when CPUs turn out to be unequal,
  * both before there is user space.
@@ -109,7 +104,6 @@ next_range_fn linear_map_next_run;
 
 /* linear_map_split.c */
 struct ptdesc *alloc_split_table(gfp_t gfp);
-int split_kernel_leaf(unsigned long addr);
 int alloc_split_tables(struct list_head *tables, unsigned int nr, gfp_t gfp);
 void free_split_tables(struct list_head *tables);
 void flush_splits(void);
@@ -169,7 +163,7 @@ void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
 		    int level, pte_t *tbl, bool may_use_cont, u64 va_offset);
 
 /* linear_map_pause.c */
-#if LINEAR_MAP_CAN_PAUSE
+#ifdef CONFIG_ARM64_LINEAR_MAP_PAUSE
 extern unsigned int linear_map_pause_tries;
 const char *why_linear_map_cannot_pause(void);
 void linear_map_prepare_pauses(void);
@@ -233,9 +227,11 @@ static inline unsigned int exchange_by_access_flag(struct exchange *exchanges, u
 }
 #endif
 
+/* linear_map_kfence.c */
+int split_into_pages(unsigned long start, unsigned long end);
+
 /* linear_map_fold.c */
 void linear_map_fold_later(unsigned long start, unsigned long end);
-void linear_map_keep_split(unsigned long start, unsigned long end);
 bool linear_map_fold_enable(bool enable);
 void linear_map_fold_now(void);
 
@@ -251,7 +247,7 @@ static inline bool linear_map_is_split(void)
 /* Does that take a pause of all other CPUs? */
 static inline bool linear_map_is_paused(void)
 {
-	return LINEAR_MAP_CAN_PAUSE && linear_map_mode == LINEAR_MAP_PAUSED;
+	return IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_PAUSE) && linear_map_mode == LINEAR_MAP_PAUSED;
 }
 
 /* Something in a range may be folded, if it is part of the linear map. */

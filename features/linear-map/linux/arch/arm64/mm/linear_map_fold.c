@@ -40,7 +40,7 @@
  *  - page-table dumps hold the mmap lock of init_mm, memory hotplug its own lock;
  *  - permission changes hold linear_map_fold_sem, and so does kexec, which copies the
  *    tables of the linear map, by linear_map_hold();
- *  - hibernation copies them on one CPU with the worker frozen;
+ *  - hibernation copies them on one CPU with interrupts disabled;
  *  - lockless walkers have interrupts or preemption off, and the table is freed only
  *    after an RCU grace period.
  */
@@ -153,30 +153,9 @@ static bool table_is_ours(void *table)
 	return !PageReserved(virt_to_page(table));
 }
 
-/* What was split in order to be removed; protected by linear_map_fold_sem. */
-static struct address_range kept_split;
-
-/**
- * linear_map_keep_split() - do not fold this; but what was told before may be folded
- * @start: first linear address
- * @end: the address after it
- *
- * Context: process context; linear_map_fold_sem is held, or what was told before is gone.
- */
-void linear_map_keep_split(unsigned long start, unsigned long end)
+/* Is this part of KFENCE's pool? Its permissions are changed where nobody may sleep. */
+static bool is_in_kfence_pool(unsigned long start, unsigned long end)
 {
-	kept_split.start = start;
-	kept_split.end = end;
-}
-
-/*
- * Must this range stay split? It was split in order to be removed, or it is in the pool of
- * KFENCE, whose permissions are changed where nobody may sleep.
- */
-static bool is_pinned(unsigned long start, unsigned long end)
-{
-	if (start < kept_split.end && end > kept_split.start)
-		return true;
 #ifdef CONFIG_KFENCE
 	unsigned long pool = (unsigned long)kasan_reset_tag(READ_ONCE(__kfence_pool));
 
@@ -313,7 +292,7 @@ static bool fold_table(enum leaf_size size, void *entry, void *table, unsigned l
 	unsigned long end = start + leaf_bytes(size);
 
 	if (!leaf_is_aligned(size, start, __virt_to_phys(start)) || !table_is_ours(table) ||
-	    is_pinned(start, end) || !is_boot_memory(start, end) ||
+	    is_in_kfence_pool(start, end) || !is_boot_memory(start, end) ||
 	    !all_default(piece, table, PTRS_PER_PTE, start))
 		return false;
 
@@ -342,7 +321,7 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 
 	if (linear_map_without_contiguous() ||
 	    !leaf_is_aligned(size, start, __virt_to_phys(start)) ||
-	    read_entry(piece, entry, 0) == desc || is_pinned(start, end) ||
+	    read_entry(piece, entry, 0) == desc || is_in_kfence_pool(start, end) ||
 	    !is_boot_memory(start, end) || !all_default(piece, entry, nr, start))
 		return;
 

@@ -94,7 +94,6 @@ void linear_map_prepare_remove(unsigned long start, u64 size)
 	}
 
 	linear_map_count_memory(start, size, -1);
-	linear_map_keep_split(0, 0);
 }
 
 /* Is there a leaf that maps more than this memory? */
@@ -107,25 +106,24 @@ static bool is_crossed(unsigned long start, unsigned long end)
 }
 
 /*
- * Split at both ends of what will be removed, in a pause, which may fail. What is split stays
- * so until it is removed.
+ * Split at both ends of what will be removed, in a pause, which may fail. A leaf that is crossed
+ * is larger than a section, and of memory that can be removed no such leaf is made by folding: see
+ * is_boot_memory(). So what is split here stays so until it is removed.
  */
-static bool split_to_remove(unsigned long start, unsigned long end)
+static int split_to_remove(unsigned long start, unsigned long end)
 {
 	int ret = 0;
 
 	down_read(&linear_map_fold_sem);
 	if (is_crossed(start, end))
 		ret = split_ends(start, end, NULL);
-	if (!ret)
-		linear_map_keep_split(start, end);
 	up_read(&linear_map_fold_sem);
 
-	return !ret;
+	return ret;
 }
 
 /**
- * arch_may_remove_memory() - can memory be unmapped without more than that?
+ * arch_prepare_remove_memory() - have memory unmapped without more than that, or refuse it
  * @start: its physical address
  * @size: bytes
  *
@@ -134,16 +132,17 @@ static bool split_to_remove(unsigned long start, unsigned long end)
  * leaves of its own. Where they are split in a pause, that is done here, because it can fail.
  *
  * Context: process context; the memory is offline, and cannot be brought online meanwhile.
- * Return: true if it can.
+ * Return: 0; -EBUSY if leaves cannot be split, or CPUs not be paused; -ENOMEM if there is no
+ *	   memory for a table.
  */
-bool arch_may_remove_memory(u64 start, u64 size)
+int arch_prepare_remove_memory(u64 start, u64 size)
 {
 	unsigned long first = __phys_to_virt(start), end = first + size;
 
 	if (linear_map_mode == LINEAR_MAP_LIVE)
-		return true;
+		return 0;
 	if (linear_map_is_paused())
 		return split_to_remove(first, end);
 
-	return !is_crossed(first, end);
+	return is_crossed(first, end) ? -EBUSY : 0;
 }

@@ -11,25 +11,38 @@
 #include "linear_map.h"
 
 /*
- * Where leaves are split in pauses there are no contiguous ranges, so a block that is split
- * at any address becomes pages throughout. So it is enough to split each block of the pool
- * at one address.
+ * One page of each contiguous range of pages that the pool has a part of. A leaf that has to end
+ * there is split into contiguous ranges, where there are any, and the range itself into pages.
  */
-static bool next_block(const void *what, unsigned int *position, struct address_range *range)
+static bool next_page_of_range(const void *what, unsigned int *position,
+			       struct address_range *range)
 {
 	const struct address_range *pool = what;
-	unsigned long addr = pool->start;
+	unsigned long addr = round_down(pool->start, CONT_PTE_SIZE) + *position * CONT_PTE_SIZE;
 
-	if (*position)
-		addr = round_down(addr, PMD_SIZE) + *position * PMD_SIZE;
 	if (addr >= pool->end)
 		return false;
 
-	range->start = addr;
-	range->end = addr + PAGE_SIZE;
+	range->start = max(addr, pool->start);
+	range->end = range->start + PAGE_SIZE;
 	++*position;
 
 	return true;
+}
+
+/**
+ * split_into_pages() - split all of a range, in as few pauses and TLB invalidations as possible
+ * @start: its first address, page-aligned
+ * @end: the address after it
+ *
+ * Context: as split_all_ends().
+ * Return: as split_all_ends().
+ */
+int split_into_pages(unsigned long start, unsigned long end)
+{
+	const struct address_range range = { .start = start, .end = end };
+
+	return split_all_ends(next_page_of_range, &range, NULL);
 }
 
 /**
@@ -43,28 +56,15 @@ static bool next_block(const void *what, unsigned int *position, struct address_
  */
 bool arch_kfence_init_pool(void)
 {
-	unsigned long addr = untagged((unsigned long)__kfence_pool);
-	unsigned long end = addr + KFENCE_POOL_SIZE;
-	const struct address_range pool = { .start = addr, .end = end };
-	struct kernel_leaf leaf;
-	int ret = 0;
+	unsigned long start = untagged((unsigned long)__kfence_pool);
+	unsigned long end = start + KFENCE_POOL_SIZE;
+	int ret;
 
 	down_read(&linear_map_fold_sem);
-	if (linear_map_is_paused()) {
-		ret = split_all_ends_paused(next_block, &pool, NULL, GFP_PGTABLE_KERNEL);
-		addr = end;
-	}
-	while (addr < end && !ret) {
-		if (!find_kernel_leaf(addr, &leaf))
-			ret = -EINVAL;
-		else if (leaf.size == LEAF_PTE)
-			addr += PAGE_SIZE;
-		else	/* no leaf that starts before the next page ends behind it */
-			ret = split_kernel_leaf(addr + PAGE_SIZE);
-	}
+	ret = split_into_pages(start, end);
 	up_read(&linear_map_fold_sem);
 	if (ret)
-		fold_later(pool.start, end);
+		fold_later(start, end);
 
 	return !ret;
 }

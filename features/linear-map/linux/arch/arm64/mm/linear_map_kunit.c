@@ -78,6 +78,14 @@ static void fold_all(const struct region *region)
 	linear_map_fold_enable(false);
 }
 
+/* Split until a leaf starts at an address. */
+static int split_at(unsigned long addr)
+{
+	const struct address_range nothing = { .start = addr, .end = addr };
+
+	return split_all_ends(linear_map_next_only, &nothing, NULL);
+}
+
 /*
  * Take memory that is mapped with leaves of at most @largest. Its physical address is
  * aligned to its size. Linear addresses are only known to be congruent to physical ones
@@ -114,10 +122,10 @@ static struct region *take_region(struct kunit *test, unsigned long size,
 		if (leaf.size <= largest)
 			addr = leaf.start + leaf_bytes(leaf.size);
 		else if (leaf.start == addr)
-			KUNIT_ASSERT_EQ(test, split_kernel_leaf(addr + leaf_bytes(leaf.size - 1)),
+			KUNIT_ASSERT_EQ(test, split_at(addr + leaf_bytes(leaf.size - 1)),
 					0);
 		else
-			KUNIT_ASSERT_EQ(test, split_kernel_leaf(addr), 0);
+			KUNIT_ASSERT_EQ(test, split_at(addr), 0);
 	}
 
 	return region;
@@ -193,8 +201,8 @@ static void splits_only_at_the_ends(struct kunit *test)
 	histogram(test, region, count);
 	KUNIT_ASSERT_EQ(test, count[LEAF_PMD], 4);
 
-	KUNIT_EXPECT_EQ(test, split_kernel_leaf(region->start + 2052 * SZ_1K), 0);
-	KUNIT_EXPECT_EQ(test, split_kernel_leaf(region->start + 6208 * SZ_1K), 0);
+	KUNIT_EXPECT_EQ(test, split_at(region->start + 2052 * SZ_1K), 0);
+	KUNIT_EXPECT_EQ(test, split_at(region->start + 6208 * SZ_1K), 0);
 
 	histogram(test, region, count);
 	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 2);
@@ -213,7 +221,7 @@ static void leaf_start_needs_no_split(struct kunit *test)
 	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
 	unsigned int count[NR_LEAF_SIZES];
 
-	KUNIT_EXPECT_EQ(test, split_kernel_leaf(region->start), 0);
+	KUNIT_EXPECT_EQ(test, split_at(region->start), 0);
 	histogram(test, region, count);
 	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 1);
 }
@@ -223,7 +231,7 @@ static void unmapped_is_an_error(struct kunit *test)
 	take_region(test, PMD_SIZE, LEAF_PUD);
 
 	/* The guard page between the linear map and what follows it. */
-	KUNIT_EXPECT_EQ(test, split_kernel_leaf(VMEMMAP_END + PAGE_SIZE), -EINVAL);
+	KUNIT_EXPECT_EQ(test, split_at(VMEMMAP_END + PAGE_SIZE), -EINVAL);
 	KUNIT_EXPECT_EQ(test, linear_map_change(VMEMMAP_END, PAGE_SIZE, PTE_RDONLY, PTE_WRITE),
 			-EINVAL);
 }
@@ -387,7 +395,7 @@ static void blocks_split_straight_to_pages(struct kunit *test)
 /* Memory that is part of a leaf may be removed where that leaf can be split. */
 static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
 {
-	bool can_split = linear_map_is_split();
+	int error = linear_map_is_split() ? 0 : -EBUSY;
 	phys_addr_t pa = PFN_PHYS(max_pfn) - 1, half;
 	struct kernel_leaf leaf;
 
@@ -400,16 +408,15 @@ static void part_of_a_leaf_is_removed_if_it_can_be_split(struct kunit *test)
 	pa = __virt_to_phys(leaf.start);
 	half = leaf_bytes(leaf.size) / 2;
 
-	KUNIT_EXPECT_TRUE(test, arch_may_remove_memory(pa, 2 * half));
-	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa, half), can_split);
-	KUNIT_EXPECT_EQ(test, arch_may_remove_memory(pa + half, half), can_split);
+	KUNIT_EXPECT_EQ(test, arch_prepare_remove_memory(pa, 2 * half), 0);
+	KUNIT_EXPECT_EQ(test, arch_prepare_remove_memory(pa, half), error);
+	KUNIT_EXPECT_EQ(test, arch_prepare_remove_memory(pa + half, half), error);
 
 	if (linear_map_is_paused()) {
 		/* It was split at once, for the pause may fail. */
 		KUNIT_EXPECT_TRUE(test, find_kernel_leaf(__phys_to_virt(pa + half), &leaf));
 		KUNIT_EXPECT_EQ(test, leaf.start, __phys_to_virt(pa + half));
 		/* Nothing is removed, so it may be folded. */
-		linear_map_keep_split(0, 0);
 		linear_map_fold_later(leaf.start, leaf.start + PAGE_SIZE);
 	}
 }
@@ -615,7 +622,7 @@ static void failed_allocation_changes_nothing(struct kunit *test)
 		linear_map_fold_enable(false);
 		tables_left = UINT_MAX;
 		for (addr = region->start; addr < region->start + region->size; addr += PMD_SIZE)
-			KUNIT_EXPECT_EQ(test, split_kernel_leaf(addr), 0);
+			KUNIT_EXPECT_EQ(test, split_at(addr), 0);
 		histogram(test, region, after);
 		KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
 	}
@@ -690,6 +697,37 @@ static void many_ends_take_few_invalidations(struct kunit *test)
 	}
 }
 
+#ifdef CONFIG_KFENCE
+/* The pool of KFENCE may begin and end anywhere, and consists of pages throughout. */
+static void the_pool_of_kfence_takes_few_invalidations(struct kunit *test)
+{
+	struct region *region = take_region(test, 4 * PMD_SIZE, LEAF_PMD);
+	unsigned long start = region->start + PMD_SIZE / 2 + PAGE_SIZE, addr;
+	unsigned long end = start + 2 * PMD_SIZE;
+	struct kernel_leaf leaf;
+
+	flushes = 0;
+	kunit_activate_static_stub(test, flush_splits, count_flushes);
+	down_read(&linear_map_fold_sem);
+	KUNIT_EXPECT_EQ(test, split_into_pages(start, end), 0);
+	up_read(&linear_map_fold_sem);
+	kunit_deactivate_static_stub(test, flush_splits);
+	/* Three tables. */
+	KUNIT_EXPECT_LE(test, flushes, 3);
+
+	for (addr = start; addr < end; addr += PAGE_SIZE) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_ASSERT_EQ(test, leaf.size, LEAF_PTE);
+		KUNIT_ASSERT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
+	}
+	/* What is around it is not. */
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_EXPECT_EQ(test, leaf.size, linear_map_is_paused() ? LEAF_PTE : LEAF_CONT_PTE);
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start + 3 * PMD_SIZE, &leaf));
+	KUNIT_EXPECT_EQ(test, leaf.size, LEAF_PMD);
+}
+#endif
+
 #ifdef CONFIG_TRANS_TABLE
 /* The pages of a copy of the tables. */
 struct copy {
@@ -719,40 +757,83 @@ static void free_copy(void *data)
 		__free_page(copy->pages[--copy->nr]);
 }
 
+/* Copy a range of the linear map; return its first entry of the PMD level there. */
+static pmd_t *copy_range(struct kunit *test, unsigned long start, unsigned long size)
+{
+	struct copy *copy = kunit_kzalloc(test, sizeof(*copy), GFP_KERNEL);
+	struct trans_pgd_info info = {
+		.trans_alloc_page = take_copy_page,
+		.trans_alloc_arg = copy,
+	};
+	p4d_t *p4dp;
+	pgd_t *pgdp;
+
+	KUNIT_ASSERT_NOT_NULL(test, copy);
+	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, free_copy, copy), 0);
+	KUNIT_ASSERT_EQ(test, trans_pgd_create_copy(&info, &pgdp, start, start + size), 0);
+	p4dp = p4d_offset(pgd_offset_pgd(pgdp, start), start);
+
+	return pmd_offset(pud_offset(p4dp, start), start);
+}
+
 /*
  * kexec and resume write through a copy of the linear map: blocks that are read-only, or
  * invalid for a time, have to be writable there, whatever it is that says so.
  */
 static void a_copy_can_be_written(struct kunit *test)
 {
-	struct region *region = take_region(test, 2 * PMD_SIZE, LEAF_PMD);
-	struct copy *copy = kunit_kzalloc(test, sizeof(*copy), GFP_KERNEL);
-	struct trans_pgd_info info = {
-		.trans_alloc_page = take_copy_page,
-		.trans_alloc_arg = copy,
-	};
-	unsigned long addr;
-	pgd_t *pgdp;
+	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
+	unsigned int i;
 
-	KUNIT_ASSERT_NOT_NULL(test, copy);
-	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, free_copy, copy), 0);
-	KUNIT_ASSERT_EQ(test, linear_map_change(region->start, region->size, PTE_RDONLY,
-						PTE_WRITE), 0);
-	KUNIT_ASSERT_EQ(test, linear_map_change(region->start, PMD_SIZE, 0, PTE_VALID), 0);
-	flush_tlb_kernel_range(region->start, region->start + region->size);
-
-	KUNIT_ASSERT_EQ(test, trans_pgd_create_copy(&info, &pgdp, region->start,
-						    region->start + region->size), 0);
-	for (addr = region->start; addr < region->start + region->size; addr += PMD_SIZE) {
-		p4d_t *p4dp = p4d_offset(pgd_offset_pgd(pgdp, addr), addr);
-		pmd_t *pmdp = pmd_offset(pud_offset(p4dp, addr), addr);
-		u64 desc = pmd_val(READ_ONCE(*pmdp));
+	KUNIT_ASSERT_EQ(test, linear_map_change(region->start, PMD_SIZE, PTE_RDONLY, PTE_WRITE), 0);
+	for (i = 0; i < 2; i++) {
+		u64 desc = pmd_val(READ_ONCE(*copy_range(test, region->start, PMD_SIZE)));
 
 		KUNIT_EXPECT_TRUE(test, pmd_leaf(__pmd(desc)));
 		KUNIT_EXPECT_TRUE(test, desc & PTE_VALID);
 		KUNIT_EXPECT_TRUE(test, desc & PTE_WRITE);
 		KUNIT_EXPECT_FALSE(test, desc & PTE_RDONLY);
-		KUNIT_EXPECT_EQ(test, __pmd_to_phys(__pmd(desc)), __virt_to_phys(addr));
+		KUNIT_EXPECT_EQ(test, __pmd_to_phys(__pmd(desc)), __virt_to_phys(region->start));
+
+		KUNIT_ASSERT_EQ(test, linear_map_change(region->start, PMD_SIZE, 0, PTE_VALID), 0);
+		flush_tlb_kernel_range(region->start, region->start + PMD_SIZE);
+	}
+}
+
+/*
+ * Entries of a contiguous range must be alike, and leaves may be split while kexec copies them.
+ * So nothing is contiguous in a copy.
+ */
+static void a_copy_has_no_contiguous_pages(struct kunit *test)
+{
+	struct region *region = take_region(test, PMD_SIZE, LEAF_CONT_PTE);
+	struct kernel_leaf leaf;
+	unsigned int i;
+	pte_t *ptep;
+
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	KUNIT_ASSERT_EQ(test, leaf.size, LEAF_CONT_PTE);
+	ptep = pte_offset_kernel(copy_range(test, region->start, PMD_SIZE), region->start);
+	for (i = 0; i < PTRS_PER_PTE; i++) {
+		KUNIT_ASSERT_TRUE(test, pte_valid(__ptep_get(ptep + i)));
+		KUNIT_ASSERT_FALSE(test, pte_cont(__ptep_get(ptep + i)));
+	}
+}
+
+static void a_copy_has_no_contiguous_blocks(struct kunit *test)
+{
+	struct region *region = take_region(test, CONT_PMD_SIZE, LEAF_CONT_PMD);
+	struct kernel_leaf leaf;
+	unsigned int i;
+	pmd_t *pmdp;
+
+	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
+	if (leaf.size != LEAF_CONT_PMD)
+		kunit_skip(test, "physical and virtual addresses are not congruent");
+	pmdp = copy_range(test, region->start, CONT_PMD_SIZE);
+	for (i = 0; i < CONT_PMDS; i++) {
+		KUNIT_ASSERT_TRUE(test, pmd_leaf(READ_ONCE(pmdp[i])));
+		KUNIT_ASSERT_FALSE(test, pmd_val(READ_ONCE(pmdp[i])) & PMD_SECT_CONT);
 	}
 }
 #endif
@@ -765,7 +846,7 @@ static void folding_waits_for_no_hotplug(struct kunit *test)
 	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
 
 	histogram(test, region, before);
-	KUNIT_ASSERT_EQ(test, split_kernel_leaf(region->start + PAGE_SIZE), 0);
+	KUNIT_ASSERT_EQ(test, split_at(region->start + PAGE_SIZE), 0);
 
 	mem_hotplug_begin();
 	/* It would wait for ever if the worker did. */
@@ -780,7 +861,7 @@ static void folding_waits_for_no_hotplug(struct kunit *test)
 }
 #endif
 
-#if LINEAR_MAP_CAN_PAUSE
+#ifdef CONFIG_ARM64_LINEAR_MAP_PAUSE
 static int no_pause(bool may_sleep)
 {
 	return -EBUSY;
@@ -867,7 +948,7 @@ static void expect_split(struct kunit *test, unsigned long block)
 	struct kernel_leaf leaf;
 	unsigned long addr;
 
-	KUNIT_EXPECT_EQ(test, split_kernel_leaf(block + PAGE_SIZE), 0);
+	KUNIT_EXPECT_EQ(test, split_at(block + PAGE_SIZE), 0);
 	for (addr = block; addr < block + PMD_SIZE; addr += PAGE_SIZE) {
 		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
 		KUNIT_ASSERT_EQ(test, leaf.desc, linear_map_default_desc(addr, LEAF_PTE));
@@ -1234,13 +1315,18 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(neighbours_change_at_a_time),
 	KUNIT_CASE(failed_allocation_changes_nothing),
 	KUNIT_CASE(many_ends_take_few_invalidations),
+#ifdef CONFIG_KFENCE
+	KUNIT_CASE(the_pool_of_kfence_takes_few_invalidations),
+#endif
 #ifdef CONFIG_TRANS_TABLE
 	KUNIT_CASE(a_copy_can_be_written),
+	KUNIT_CASE(a_copy_has_no_contiguous_pages),
+	KUNIT_CASE(a_copy_has_no_contiguous_blocks),
 #endif
 #ifdef CONFIG_MEMORY_HOTPLUG
 	KUNIT_CASE_SLOW(folding_waits_for_no_hotplug),
 #endif
-#if LINEAR_MAP_CAN_PAUSE
+#ifdef CONFIG_ARM64_LINEAR_MAP_PAUSE
 	KUNIT_CASE(a_change_has_one_pause_or_none),
 #endif
 #ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG

@@ -286,7 +286,7 @@ static void forget_exchanges(void)
  *
  * Until there are other CPUs no pause is needed. While they start at boot, nobody splits.
  *
- * Context: as split_kernel_leaf(), with linear_map_split_lock held.
+ * Context: as split_all_ends(), with linear_map_split_lock held.
  * Return: 0; -EBUSY if other CPUs cannot be paused; another error if there can be no pauses.
  */
 int linear_map_run_paused(bool may_sleep)
@@ -565,8 +565,8 @@ static int split_ranges(next_range_fn *next, const void *what, const struct desc
  * More than MAX_ENTRIES tables take more than one pause. While pauses are frequent, an
  * unprivileged task that had one will sleep before it returns to user space.
  *
- * Context: as split_kernel_leaf().
- * Return: as split_kernel_leaf(). After an error everything maps as before.
+ * Context: as split_all_ends().
+ * Return: as split_all_ends(). After an error everything maps as before.
  */
 int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp)
@@ -610,6 +610,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	return ret;
 }
 
+#ifdef CONFIG_MODULES
 /* The memory of a module that will be read-only. */
 struct module_parts {
 	struct area_part part[MOD_MEM_NUM_TYPES];
@@ -644,7 +645,7 @@ static bool next_run_of_parts(const void *what, unsigned int *position,
  * might take a pause otherwise.
  *
  * Context: process context, may sleep.
- * Return: 0; -ENOMEM or -EBUSY as split_kernel_leaf().
+ * Return: as split_all_ends().
  */
 int linear_map_prepare_module(const struct module *mod)
 {
@@ -679,6 +680,8 @@ int linear_map_prepare_module(const struct module *mod)
 
 	return ret;
 }
+
+#endif /* CONFIG_MODULES */
 
 /* Folding */
 

@@ -8,13 +8,13 @@
  * change: without contiguous ranges, if sizes can be changed in pauses from now on, or else
  * everything mapped with pages.
  *
- * A CPU that has not started (maxcpus=) may turn out later to lack the feature. It is refused
- * then, but only after it has run for a moment on the kernel's tables, which map its stack and
- * its per-CPU data. Until it is judged, nobody may change the size of a leaf of the linear map,
+ * A CPU that has not started (maxcpus=) may turn out later to lack the feature. It could be
+ * refused then, but only after it has run for a moment on the kernel's tables, which map its stack
+ * and its per-CPU data. Until it is judged, nobody may change the size of a leaf of the linear map,
  * nor the permission of a contiguous range entry by entry. With live changes everybody who
  * changes a permission would therefore have to wait for CPU hotplug, and that includes vfree(),
  * which cannot fail. No CPU can come online during a pause. So, if not all CPUs have started,
- * sizes are changed in pauses from now on, too.
+ * sizes are changed in pauses from now on, too, and no CPU is refused: see has_bbml2_noabort().
  *
  * It is the boot CPU that splits, live, for it can. The others must not notice. To stop
  * them is not enough: a CPU also translates what it speculates on, and where its stack
@@ -191,12 +191,12 @@ static int __init __nocfi repaint_cpu(void *unused)
  */
 static const char *__init why_not_live(void)
 {
-	if (!system_supports_bbml2_noabort())
-		return "a secondary CPU is not known to have BBM level 2 without aborts";
+	if (system_supports_bbml2_noabort())
+		return NULL;
 	if (linear_map_may_pause && !cpumask_subset(cpu_present_mask, cpu_online_mask))
 		return "not all CPUs have started";
 
-	return NULL;
+	return "a secondary CPU is not known to have BBM level 2 without aborts";
 }
 
 /**

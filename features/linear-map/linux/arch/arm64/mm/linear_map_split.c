@@ -340,7 +340,7 @@ struct live_splits {
  * boundary may look like a page while the ones behind it still belong to the range.
  *
  * Return: 0; -EAGAIN if @splits->needed tables, or a few more, are needed to go on; -EINVAL as
- *	   split_kernel_leaf().
+ *	   split_all_ends().
  */
 static int split_boundary(unsigned long addr, unsigned long boundary,
 			  const struct desc_change *change, struct live_splits *splits)
@@ -401,8 +401,8 @@ static int split_boundary(unsigned long addr, unsigned long boundary,
  * each time, so the invalidations are few, also for an area whose pages are all in different
  * blocks, and no more than half of the tables are allocated in vain.
  *
- * Context: as split_kernel_leaf().
- * Return: as split_kernel_leaf().
+ * Context: as split_all_ends().
+ * Return: as split_all_ends().
  */
 int split_all_ends_live(next_range_fn *next, const void *what,
 			const struct desc_change *change, gfp_t gfp)
@@ -455,12 +455,19 @@ bool linear_map_next_only(const void *what, unsigned int *position, struct addre
  * split_all_ends() - split at both ends of several ranges that change together
  * @next: tells the ranges
  * @what: handed to it
- * @change: what their leaves will be changed by
+ * @change: what their leaves will be changed by; a leaf that it does not change is left as
+ *	    it is. NULL to split all.
  *
- * If that takes a pause, it takes one for all of them.
+ * A leaf is split level by level, and each time only the piece that crosses an end is split
+ * further; every other leaf stays as large as it can be. If that takes a pause, it takes one for
+ * all ranges.
  *
- * Context: as split_kernel_leaf().
- * Return: as split_kernel_leaf(). After an error, what was split may be folded again.
+ * Context: process context, may sleep, also before there are other CPUs or other tasks.
+ *	    linear_map_fold_sem is held.
+ * Return: 0; -EINVAL if an end is not mapped, or its leaf may not be split on this system;
+ *	   -ENOMEM if there is no memory for a table; -EBUSY if other CPUs have to be paused, and
+ *	   cannot be; -EOPNOTSUPP if they never can. After an error everything maps as before, and
+ *	   what was split may be folded again.
  */
 int split_all_ends(next_range_fn *next, const void *what, const struct desc_change *change)
 {
@@ -468,27 +475,6 @@ int split_all_ends(next_range_fn *next, const void *what, const struct desc_chan
 		return split_all_ends_paused(next, what, change, GFP_PGTABLE_KERNEL);
 
 	return split_all_ends_live(next, what, change, GFP_PGTABLE_KERNEL);
-}
-
-/**
- * split_kernel_leaf() - split until a leaf starts at an address
- * @addr: a kernel address, page-aligned
- *
- * Splits the leaf that contains @addr level by level, and each time only the piece that
- * contains @addr further; every other leaf stays as large as it can be.
- *
- * Context: process context, may sleep, also before there are other CPUs or other tasks.
- *	    linear_map_fold_sem is held.
- * Return: 0; -EINVAL if @addr is not mapped, or its leaf may not be split on this
- *	   system; -ENOMEM if there is no memory for a table, then what was split before
- *	   stays split and maps as before; -EBUSY if other CPUs have to be paused, and
- *	   cannot be.
- */
-int split_kernel_leaf(unsigned long addr)
-{
-	const struct address_range nothing = { .start = addr, .end = addr };
-
-	return split_all_ends(linear_map_next_only, &nothing, NULL);
 }
 
 /**
@@ -501,8 +487,8 @@ int split_kernel_leaf(unsigned long addr)
  * change is not changed later either: its other part has another owner, who first splits
  * it where his part ends.
  *
- * Context: as split_kernel_leaf().
- * Return: as split_kernel_leaf().
+ * Context: as split_all_ends().
+ * Return: as split_all_ends().
  */
 int split_ends(unsigned long start, unsigned long end, const struct desc_change *change)
 {

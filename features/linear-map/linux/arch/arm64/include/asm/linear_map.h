@@ -57,8 +57,7 @@ static inline void linear_map_finalise(void) { }
 
 #endif /* CONFIG_ARM64_LINEAR_MAP_BLOCKS */
 
-#if defined(CONFIG_ARM64_LINEAR_MAP_BLOCKS) && defined(CONFIG_ARM64_CPU_PAUSE) && \
-	defined(CONFIG_VMAP_STACK)
+#if defined(CONFIG_ARM64_LINEAR_MAP_PAUSE) && defined(CONFIG_MODULES)
 int linear_map_prepare_module(const struct module *mod);
 #else
 static inline int linear_map_prepare_module(const struct module *mod) { return 0; }
