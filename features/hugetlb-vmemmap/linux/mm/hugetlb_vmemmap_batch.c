@@ -445,16 +445,17 @@ static void settle_failed(const struct hstate *h, struct folio *folio)
 {
 	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
 	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
-	struct page *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
-	struct page *tails = NULL;
+	struct page *kept, *tails = NULL;
 	pte_t *ptep = NULL;
 
+	/* The vmemmap of a folio without the mark may be in a block that was not split. */
 	if (!folio_test_hugetlb_vmemmap_optimized(folio))
 		return;
 	if (!nr_shared(h, folio)) {
 		folio_clear_hugetlb_vmemmap_optimized(folio);
 		return;
 	}
+	kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
 	for (addr = kept_addr + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
 		ptep = next_entry(addr, ptep);
 		if (pte_page(ptep_get(ptep)) == kept)
