@@ -598,7 +598,7 @@ def test_each_reason_of_the_kernel_is_among_those():
     assert [text for text in texts if not any(text in reason for reason in reasons)] == []
     repaint = (folder / "linear_map_repaint.c").read_text()
     later = repaint.split("why_not_live(void)\n")[1].split("\n}\n")[0]
-    assert re.findall(r'"([^"]+)"', later) == [SECONDARY_CPU, NOT_STARTED]
+    assert re.findall(r'"([^"]+)"', later) == [NOT_STARTED, SECONDARY_CPU]
     assert '"repainted"' in repaint
     assert tool._REPAINTED == "repainted"
     ours = {tool._LIVE_ONLY, tool._NO_PAUSES, tool._TOP_LEVEL, tool._IN_PAUSES}
