@@ -214,7 +214,9 @@ def test_struct_pages_come_back_on_their_node(machine, mode):
 
     def free_of_the_other() -> int:
         place.check("echo 1 >/proc/sys/vm/stat_refresh")
-        return int(place.check("sed -n 's/^nr_free_pages //p' /sys/devices/system/node/node1/vmstat"))
+        return int(
+            place.check("sed -n 's/^nr_free_pages //p' /sys/devices/system/node/node1/vmstat")
+        )
 
     before = free_of_the_other()
     place.check(f"echo 0 >{pool}", timeout=200)
@@ -603,6 +605,37 @@ def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine):
     # They are pages of the pool again if it is to have so many.
     assert resize(place, LARGE, number) == number
     assert resize(place, LARGE, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.usefixtures("fault_injection")
+def test_surplus_pages_wait_for_a_pause(machine):
+    """If none can be had they are in the pool, for whoever wants them, and go when there is one."""
+    place = machine(memory="4G", smp=2, append=on("pause"))
+    number, fail = 1000, "/sys/kernel/debug/fail_cpu_pause"
+    all_back = f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done"
+    place.check(f"echo 0 >{fail}/verbose; echo -1 >{fail}/times")
+    place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
+    # After each turn they are gathered for longer, and then long enough for no pause to be had.
+    for _ in range(6):
+        place.check(f"{PROGRAMS}/surplus -r -u 16; {all_back}", timeout=20)
+    place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
+    tried = read(place, f"{HVO}/not_restored")
+    # All of them are tried once, and one of them every 2 s from then on.
+    place.check("sleep 10")
+    assert 2 <= read(place, f"{HVO}/not_restored") - tried - number <= 6
+    counts = [read(place, f"{LARGE.pool}/{name}_hugepages") for name in ("nr", "surplus", "free")]
+    assert saved(place) == number * LARGE.pause
+    # One may be away, to be tried.
+    assert all(count in (number, number - 1) for count in counts), counts
+    # They are used once more, and what is reserved is not tried.
+    place.check(f"{PROGRAMS}/surplus -r -u {number - 1}", timeout=60)
+    assert saved(place) == number * LARGE.pause
+
+    place.check(f"echo 0 >{fail}/probability")
+    place.check(all_back, timeout=10)
+    assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
+    place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
 
 
