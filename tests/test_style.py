@@ -94,9 +94,10 @@ def compiled(like: build.Build, name: str, more: str, *targets: str) -> str:
             run(build.make_command(scratch, "olddefconfig"), env=environment)
             asked.write_text(wanted)
         run(build.make_command(scratch, "prepare"), env=environment)
-        for target in targets:
-            if target.endswith(".o"):
-                (scratch.out / target).unlink(missing_ok=True)
+        # What was compiled before would say nothing.
+        for file in {*OBJECTS, *targets}:
+            if file.endswith(".o"):
+                (scratch.out / file).unlink(missing_ok=True)
         output = run(build.make_command(scratch, *targets), env=environment)
     assert all((scratch.out / target).exists() for target in targets if target.endswith(".o"))
     return output

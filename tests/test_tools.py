@@ -657,6 +657,17 @@ def test_struct_pages_that_are_in_pages_anyway_do_not_depend_on_the_cpus(tree, s
     assert words.startswith("linear-map needs it")
 
 
+def test_cpus_that_had_not_started_have_blocks_split_in_pauses(tree, status, call):
+    """Also where all CPUs are of a model that could do it live."""
+    changes = linear_map_says("blocks", f"{IN_PAUSES}: {NOT_STARTED}")
+    reason = "CPUs are paused only to split a block, once\n"
+    root = tree("all-on", changes | {"/sys/kernel/mm/hugetlb_vmemmap/reason": reason})
+    why = by_name(status(root))["hugetlb-vmemmap"]["why"]
+    assert why.endswith("because some had not started at boot, and may be of another model.")
+    words = advice(call, root)["cpu-pause"]["words"]
+    assert "hugetlb-vmemmap does without it" not in words
+
+
 def test_hvo_that_is_switched_off(tree, status):
     found = by_name(status(tree("all-on", {"/proc/sys/vm/hugetlb_optimize_vmemmap": "0\n"})))
     assert found["hugetlb-vmemmap"]["state"] == "off"

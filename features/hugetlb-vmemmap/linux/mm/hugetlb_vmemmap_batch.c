@@ -286,12 +286,14 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
  * is faster, and leaves more of memory in one piece. A large piece is taken if there is one,
  * but nothing is reclaimed or compacted for it: hugetlb pages are given back when memory is
  * short, and then each order of each folio would try. Nor is it taken from another node, where
- * the struct pages would stay for good: single pages of the folio's own node are better.
+ * the struct pages would stay for good: single pages of the folio's own node are better, unless
+ * that has movable memory only.
  */
 static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr,
 			       struct list_head *pages)
 {
-	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN | __GFP_THISNODE;
+	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN |
+		      (node_state(folio_nid(folio), N_NORMAL_MEMORY) ? __GFP_THISNODE : 0);
 	gfp_t single = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
 	unsigned int order = pageblock_order;
 	unsigned long allocated = 0, i;

@@ -119,7 +119,8 @@ static int split_to_remove(unsigned long start, unsigned long end)
 		ret = split_ends(start, end, NULL);
 	up_read(&linear_map_fold_sem);
 
-	return ret;
+	/* Who removes memory knows these two. */
+	return ret && ret != -ENOMEM ? -EBUSY : ret;
 }
 
 /**
