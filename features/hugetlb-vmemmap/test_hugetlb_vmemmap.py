@@ -454,6 +454,39 @@ def test_surplus_pages_that_wait_to_be_freed_are_not_missed(shared_machine):
     assert_nothing_left(place)
 
 
+@pytest.mark.parametrize("others", [0, 20], ids=["at-once", "after-too-many-pauses"])
+def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
+    """Most of memory is, for two seconds, and a program wants half of it at once."""
+    place = machine(memory="4G", smp=2, append=on("pause"))
+    all_back = f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done"
+    number = free_memory(place) * 29 // 30 // LARGE.kib
+    wanted = number * LARGE.kib // 2 // 1024
+    place.check(f"echo {number + 16} >/proc/sys/vm/nr_overcommit_hugepages")
+    # After each turn they are gathered for longer.
+    for _ in range(6):
+        place.check(f"{PROGRAMS}/surplus -r -u 16; {all_back}", timeout=20)
+    # With others, tasks have had all the pauses that they can have in five seconds.
+    output = place.check(
+        "mkdir /tmp/space; mount -t tmpfs -o size=100% none /tmp/space; mkfifo /tmp/end; "
+        f"{PROGRAMS}/surplus -r -u -w {number} </tmp/end & exec 3>/tmp/end; "
+        f"until test $(cat {LARGE.pool}/surplus_hugepages) = {number}; do sleep 0.1; done; "
+        f"for turn in $(seq {others}); do {PROGRAMS}/surplus -r -u 16 >/dev/null; done; "
+        "exec 3>&-; wait; grep MemFree /proc/meminfo; "
+        f"dd if=/dev/zero of=/tmp/space/half bs=1M count={wanted}; stat -c %s /tmp/space/half; "
+        "grep oom_kill /proc/vmstat",
+        timeout=60,
+    )
+    assert f"pages={number}" in output
+    # What is free is less than what is wanted: the rest is gathered.
+    assert int(re.search(r"MemFree: +(\d+)", output)[1]) // 1024 < wanted // 2, output
+    assert str(wanted << 20) in output.splitlines()
+    assert "oom_kill 0" in output.splitlines()
+    place.check(
+        f"umount /tmp/space; echo 0 >/proc/sys/vm/nr_overcommit_hugepages; {all_back}", timeout=20
+    )
+    assert_nothing_left(place)
+
+
 @pytest.mark.full
 def test_pages_that_fill_a_batch_are_gathered_no_longer(shared_machine):
     """The task that gives up so many has the worker begin; otherwise a timer has."""

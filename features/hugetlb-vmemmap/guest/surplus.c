@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * surplus [-r [-u]] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as
+ * surplus [-r [-u]] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as
  * any program can if nr_overcommit_hugepages lets it.
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -u they
- * are given back without a fault; with -l each page is given back before the next one is taken;
- * with -c so many are mapped and given back at once, one after the other. Prints pages=N, how many
- * were taken.
+ * are given back without a fault; with -w they are given back when the standard input ends; with
+ * -l each page is given back before the next one is taken; with -c so many are mapped and given
+ * back at once, one after the other. Prints pages=N, how many were taken.
  */
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
 #include "pool.h"
 
-static int take(int number, int reserve, int untouched, int count)
+static int take(int number, int reserve, int untouched, int wait_for_end, int count)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
 	size_t length = count * POOL_2M;
@@ -35,6 +35,8 @@ static int take(int number, int reserve, int untouched, int count)
 		/* A fault for which there is no page ends the program with SIGBUS. */
 		for (j = 0; j < count && !untouched; j++)
 			p[j * POOL_2M] = 1;
+		while (wait_for_end && getchar() != EOF)
+			;
 		for (j = 0; j < count; j++)
 			munmap(p + j * POOL_2M, POOL_2M);
 		i += count;
@@ -44,11 +46,13 @@ static int take(int number, int reserve, int untouched, int count)
 
 int main(int argc, char *argv[])
 {
-	int option, reserve = 0, untouched = 0, count = 0, number, tasks, i, status, failed = 0;
+	int option, reserve = 0, untouched = 0, wait_for_end = 0, count = 0;
+	int number, tasks, i, status, failed = 0;
 
-	while ((option = getopt(argc, argv, "rulc:")) != -1) {
+	while ((option = getopt(argc, argv, "ruwlc:")) != -1) {
 		reserve |= option == 'r';
 		untouched |= option == 'u';
+		wait_for_end |= option == 'w';
 		if (option == 'l')
 			count = 1;
 		else if (option == 'c')
@@ -65,7 +69,7 @@ int main(int argc, char *argv[])
 		pid_t child = fork();
 
 		if (child == 0)
-			_exit(take(number, reserve, untouched, count));
+			_exit(take(number, reserve, untouched, wait_for_end, count));
 		failed += child < 0;
 	}
 	while (wait(&status) > 0)

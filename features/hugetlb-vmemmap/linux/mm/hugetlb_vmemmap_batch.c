@@ -288,13 +288,18 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
  * short, and then each order of each folio would try. Nor is it taken from another node, where
  * the struct pages would stay for good: single pages of the folio's own node are better, unless
  * that has movable memory only.
+ *
+ * A caller that has the reserves (PF_MEMALLOC) is going to free the folio. It gets them for one
+ * folio, if @reserves is set. What others of the batch take from there would be missing elsewhere
+ * until all of the batch is done.
  */
-static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr,
+static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr, bool reserves,
 			       struct list_head *pages)
 {
-	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN |
+	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN | __GFP_NOMEMALLOC |
 		      (node_state(folio_nid(folio), N_NORMAL_MEMORY) ? __GFP_THISNODE : 0);
-	gfp_t single = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
+	gfp_t single = GFP_KERNEL | __GFP_RETRY_MAYFAIL |
+		       (reserves ? 0 : __GFP_NOMEMALLOC | __GFP_NOWARN);
 	unsigned int order = pageblock_order;
 	unsigned long allocated = 0, i;
 	struct page *page, *next;
@@ -336,7 +341,7 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
-	if (alloc_vmemmap_pages(folio, nr, &pages))
+	if (alloc_vmemmap_pages(folio, nr, !batch->changes.nr, &pages))
 		return -ENOMEM;
 	memmap_pages_add(nr);
 	batch->nr_freed -= nr;
