@@ -47,6 +47,7 @@
 #include <linux/pgtable.h>
 #include <linux/ratelimit.h>
 #include <linux/rcupdate.h>
+#include <linux/sched.h>
 #include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/sysctl.h>
@@ -102,6 +103,22 @@ static unsigned int nr_entries(const struct hstate *h)
 	return hugetlb_vmemmap_size(h) / PAGE_SIZE - 1;
 }
 
+/*
+ * A worker that must not reclaim (PF_MEMALLOC) frees folios when memory may be all but gone. It
+ * does not get all of the reserves for that: what it frees may be of a zone or node that is of no
+ * use to others, and not come back to where it was taken. It gets half of what is kept below the
+ * watermark. Tasks that eat what it frees do not, so that there is some for the next folios.
+ */
+static gfp_t batch_gfp(void)
+{
+	gfp_t gfp = GFP_KERNEL | __GFP_RETRY_MAYFAIL;
+
+	if (current->flags & PF_MEMALLOC)
+		gfp |= __GFP_NOMEMALLOC | __GFP_HIGH | __GFP_NOWARN;
+
+	return gfp;
+}
+
 static int batch_init(struct batch *batch, const struct hstate *h, unsigned long nr_folios)
 {
 	struct vmemmap_changes *changes = &batch->changes;
@@ -116,7 +133,7 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 	changes->start = ULONG_MAX;
 	changes->end = 0;
 	changes->change = kvmalloc_array(changes->max, sizeof(*changes->change),
-					 GFP_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN);
+					 batch_gfp() | __GFP_NOWARN);
 
 	return changes->change ? 0 : -ENOMEM;
 }
@@ -288,18 +305,13 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
  * short, and then each order of each folio would try. Nor is it taken from another node, where
  * the struct pages would stay for good: single pages of the folio's own node are better, unless
  * that has movable memory only.
- *
- * A caller that has the reserves (PF_MEMALLOC) is going to free the folio. It gets them for one
- * folio, if @reserves is set. What others of the batch take from there would be missing elsewhere
- * until all of the batch is done.
  */
-static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr, bool reserves,
+static int alloc_vmemmap_pages(const struct folio *folio, unsigned long nr,
 			       struct list_head *pages)
 {
 	gfp_t large = (GFP_KERNEL & ~__GFP_RECLAIM) | __GFP_NOWARN | __GFP_NOMEMALLOC |
 		      (node_state(folio_nid(folio), N_NORMAL_MEMORY) ? __GFP_THISNODE : 0);
-	gfp_t single = GFP_KERNEL | __GFP_RETRY_MAYFAIL |
-		       (reserves ? 0 : __GFP_NOMEMALLOC | __GFP_NOWARN);
+	gfp_t single = batch_gfp();
 	unsigned int order = pageblock_order;
 	unsigned long allocated = 0, i;
 	struct page *page, *next;
@@ -341,7 +353,7 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
-	if (alloc_vmemmap_pages(folio, nr, !batch->changes.nr, &pages))
+	if (alloc_vmemmap_pages(folio, nr, &pages))
 		return -ENOMEM;
 	memmap_pages_add(nr);
 	batch->nr_freed -= nr;
