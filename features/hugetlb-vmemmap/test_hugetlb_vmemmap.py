@@ -479,7 +479,7 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
         f"dd if=/dev/zero of=/tmp/space/half bs=1M count={wanted}; stat -c %s /tmp/space/half; "
         f"echo 0 >{event}; grep 'free_hpage_workfn' /sys/kernel/tracing/trace; "
         "grep oom_kill /proc/vmstat",
-        timeout=60,
+        timeout=200,
     )
     assert f"pages={number}" in output
     # What is free is less than what is wanted: the rest is gathered.
