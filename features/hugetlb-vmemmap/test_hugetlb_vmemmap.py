@@ -365,6 +365,16 @@ def test_off_and_on_while_it_runs(machine):
     assert_nothing_left(place)
 
 
+# All that tasks have given back is with the page allocator.
+ALL_BACK = f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done"
+
+
+def gather_for_long(place: Machine) -> None:
+    """Have the next surplus pages gathered for two seconds: after each turn it is longer."""
+    for _ in range(6):
+        place.check(f"{PROGRAMS}/surplus -r -u 16; {ALL_BACK}", timeout=20)
+
+
 @pytest.mark.parametrize("way", ["-r", "-r -u", "", "-l", "-l -r", "-r -c 15", "-r -c 16"])
 def test_surplus_pages_pause_seldom(shared_machine, way):
     """A program that takes 512 of them and gives them back had all CPUs paused 1024 times."""
@@ -376,7 +386,7 @@ def test_surplus_pages_pause_seldom(shared_machine, way):
     number = 510 if way.endswith("15") else 512
     pauses, skipped = (read(place, f"{HVO}/{name}") for name in ("pauses", "not_optimized"))
     assert f"pages={number}" in place.check(f"{PROGRAMS}/surplus {way} {number}", timeout=200)
-    place.check(f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done", timeout=20)
+    place.check(ALL_BACK, timeout=20)
     pauses, skipped = (
         read(place, f"{HVO}/pauses") - pauses,
         read(place, f"{HVO}/not_optimized") - skipped,
@@ -427,7 +437,7 @@ def test_any_cpu_is_seamless_but_for_one_pause(machine):
     assert pauses_since() <= 512 // 64 + 1
     place.check(f"{PROGRAMS}/surplus 512", timeout=200)
     assert pauses_since() == 0
-    place.check(f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done", timeout=20)
+    place.check(ALL_BACK, timeout=20)
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
 
@@ -449,7 +459,7 @@ def test_surplus_pages_that_wait_to_be_freed_are_not_missed(shared_machine):
     )
     assert output.count(f"pages={number}") == 12
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
-    place.check(f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done", timeout=20)
+    place.check(ALL_BACK, timeout=20)
     assert resize(place, LARGE, 0) == 0
     assert_nothing_left(place)
 
@@ -458,25 +468,23 @@ def test_surplus_pages_that_wait_to_be_freed_are_not_missed(shared_machine):
 def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
     """Most of memory is, for two seconds, and a program wants half of it at once."""
     place = machine(memory="4G", smp=2, append=on("pause"))
-    all_back = f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done"
     number = free_memory(place) * 29 // 30 // LARGE.kib
     wanted = number * LARGE.kib // 2 // 1024
     place.check(f"echo {number + 16} >/proc/sys/vm/nr_overcommit_hugepages")
-    # After each turn they are gathered for longer.
-    for _ in range(6):
-        place.check(f"{PROGRAMS}/surplus -r -u 16; {all_back}", timeout=20)
+    gather_for_long(place)
     # With others, tasks have had all the pauses that they can have in five seconds.
     event = "/sys/kernel/tracing/events/workqueue/workqueue_queue_work/enable"
     skipped = read(place, f"{HVO}/not_optimized")
     output = place.check(
-        "mkdir /tmp/space; mount -t tmpfs -o size=100% none /tmp/space; mkfifo /tmp/end; "
+        "mkdir /tmp/space; mount -t tmpfs -o size=100%,huge=always none /tmp/space; "
+        "mkfifo /tmp/end; "
         f"mount -t tracefs none /sys/kernel/tracing 2>/dev/null; echo 1 >{event}; "
         f"{PROGRAMS}/surplus -r -u -w {number} </tmp/end & exec 3>/tmp/end; "
         f"while kill -0 $! && test $(cat {LARGE.pool}/surplus_hugepages) != {number}; do "
         "sleep 0.1; done; "
         f"for turn in $(seq {others}); do {PROGRAMS}/surplus -r -u 16 >/dev/null; done; "
         "exec 3>&-; wait; grep MemFree /proc/meminfo; "
-        f"dd if=/dev/zero of=/tmp/space/half bs=1M count={wanted}; stat -c %s /tmp/space/half; "
+        f"fallocate -l {wanted}M /tmp/space/half; stat -c %s /tmp/space/half; "
         f"echo 0 >{event}; grep 'free_hpage_workfn' /sys/kernel/tracing/trace; "
         "grep oom_kill /proc/vmstat",
         timeout=200,
@@ -487,11 +495,11 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
     if others:
         assert read(place, f"{HVO}/not_optimized") > skipped
     else:
-        assert re.search(r"\bdd-\d+ .*free_hpage_workfn", output), output
+        assert re.search(r"\bfallocate-\d+ .*free_hpage_workfn", output), output
     assert str(wanted << 20) in output.splitlines()
     assert "oom_kill 0" in output.splitlines()
     place.check(
-        f"umount /tmp/space; echo 0 >/proc/sys/vm/nr_overcommit_hugepages; {all_back}", timeout=20
+        f"umount /tmp/space; echo 0 >/proc/sys/vm/nr_overcommit_hugepages; {ALL_BACK}", timeout=20
     )
     assert_nothing_left(place)
 
@@ -509,7 +517,7 @@ def test_pages_that_fill_a_batch_are_gathered_no_longer(shared_machine):
         output = place.check(
             f"cd /sys/kernel/tracing; echo >trace; echo 1 >{event}; "
             f"{PROGRAMS}/surplus -r -u {number}; "
-            f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done; "
+            f"{ALL_BACK}; "
             f"echo 0 >{event}; grep free_hpage_workfn trace",
             timeout=200,
         )
@@ -518,6 +526,8 @@ def test_pages_that_fill_a_batch_are_gathered_no_longer(shared_machine):
         return bool(re.search(r"surplus-\d+ +\[\d+\] ..\.", output))
 
     entries_of_a_batch, entries_of_a_page = 16384, LARGE.pause // 4
+    place.check("echo 16 >/proc/sys/vm/nr_overcommit_hugepages")
+    gather_for_long(place)
     assert begun_by_task(entries_of_a_batch // entries_of_a_page + 10)
     assert not begun_by_task(entries_of_a_batch // entries_of_a_page - 10)
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
@@ -655,12 +665,10 @@ def test_surplus_pages_wait_for_a_pause(machine):
     """If none can be had they are in the pool, for whoever wants them, and go when there is one."""
     place = machine(memory="4G", smp=2, append=on("pause"))
     number, fail = 1000, "/sys/kernel/debug/fail_cpu_pause"
-    all_back = f"until test $(cat {HVO}/bytes_saved) = 0; do sleep 0.1; done"
     place.check(f"echo 0 >{fail}/verbose; echo -1 >{fail}/times")
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
-    # After each turn they are gathered for longer, and then long enough for no pause to be had.
-    for _ in range(6):
-        place.check(f"{PROGRAMS}/surplus -r -u 16; {all_back}", timeout=20)
+    # Long enough for no pause to be had.
+    gather_for_long(place)
     place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
     tried = read(place, f"{HVO}/not_restored")
     # All of them are tried once, and one of them every 2 s from then on.
@@ -675,7 +683,7 @@ def test_surplus_pages_wait_for_a_pause(machine):
     assert saved(place) == number * LARGE.pause
 
     place.check(f"echo 0 >{fail}/probability")
-    place.check(all_back, timeout=10)
+    place.check(ALL_BACK, timeout=10)
     assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
@@ -770,7 +778,7 @@ def test_half_done_folios_count_as_optimized(machine):
 
     assert resize(place, CONTIGUOUS, number) == number
     refill = f"echo {number} >{pool}/nr_hugepages"
-    assert partial(0, f"{refill}; {all_back}; {refill}") > 1
+    assert partial(0, f"{refill}; {ALL_BACK}; {refill}") > 1
     assert read(place, f"{HVO}/not_restored") > 1
     assert resize(place, CONTIGUOUS, 0) == 0
     assert_nothing_left(place)
