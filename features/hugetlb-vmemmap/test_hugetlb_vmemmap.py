@@ -690,6 +690,35 @@ def test_surplus_pages_wait_for_a_pause(machine):
 
 
 @pytest.mark.usefixtures("fault_injection")
+def test_surplus_pages_wait_for_memory(machine):
+    """The worker reclaims none; what it has none for is surplus, and is tried again."""
+    place = machine(memory="4G", smp=2, append=on("pause"))
+    number, fail = 100, "/sys/kernel/debug/fail_page_alloc"
+    place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
+    gather_for_long(place)
+    place.check(
+        f"cd {fail}; echo 0 >verbose; echo -1 >times; echo Y >task-filter; "
+        "echo N >ignore-gfp-wait; echo N >ignore-gfp-highmem; echo 0 >min-order; "
+        "for process in /proc/[0-9]*; do case $(cat $process/comm) in "
+        "kworker*) echo 1 >$process/make-it-fail;; esac; done"
+    )
+    tried = read(place, f"{HVO}/not_restored")
+    place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
+    place.check(
+        f"until test $(cat {HVO}/not_restored) -ge {tried + 2 * number + 2}; do sleep 0.1; done"
+    )
+    # One may be away, to be tried.
+    assert read(place, f"{LARGE.pool}/surplus_hugepages") >= number - 1
+    assert saved(place) == number * LARGE.pause
+
+    place.check(f"echo 0 >{fail}/probability; echo N >{fail}/task-filter")
+    place.check(ALL_BACK, timeout=10)
+    assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
+    place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
+    assert_nothing_left(place)
+
+
+@pytest.mark.usefixtures("fault_injection")
 def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine):
     """Every try counts: of all pages together, and of each, as the kernel does if memory lacks.
 
