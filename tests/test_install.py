@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import pytest
 
 from pagewright.host import workspace
+from pagewright.host.errors import MachineError
 from pagewright.host.files import digest
 from pagewright.host.run import run
 from pagewright.kernel import archive, deb
@@ -93,7 +94,17 @@ def debian(request, packages, tmp_path):
 
     It is a Debian 13 unless the test is parametrized with another release.
     """
-    made = server.new(SPACE, tmp_path, getattr(request, "param", "trixie"))
+    return provided(server.new(SPACE, tmp_path, getattr(request, "param", "trixie")), packages)
+
+
+@pytest.fixture
+def secure(packages, tmp_path):
+    """Return a server with Secure Boot, which has the keys that servers are sold with."""
+    return provided(server.new(SPACE, tmp_path, "trixie", secure_boot=True), packages)
+
+
+def provided(made, packages):
+    """Give a server the packages and what else the tests want there."""
     for number, files in packages.items():
         (made.files / str(number)).mkdir()
         for file in files:
@@ -138,6 +149,17 @@ def is_debians(guest):
 def install(guest, number, what="linux-image-[0-9]*"):
     """Try to install a build's packages; return how apt-get ended."""
     return guest.run(f"{APT} install {FILES}/{number}/{what}.deb", LONG)
+
+
+def script_of(section):
+    """Return all that a section of docs/install.md has for the server, with here-documents."""
+    document = (SPACE.root / "docs" / "install.md").read_text()
+    text = document.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return "".join(
+        line.removeprefix("    ").removeprefix("server# ")
+        for line in text.splitlines(keepends=True)
+        if line.startswith("    ")
+    )
 
 
 def commands_of(section, **names):
@@ -410,4 +432,48 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
     with booted(debian) as guest:
         assert kernel_of(guest) == first
         all_on(guest, first)
+        assert guest.warnings() == ""
+
+
+def test_a_kernel_that_is_signed_for_secure_boot(flavour, packages, secure, tmp_path, logs):
+    """As docs/install.md has it. Nobody is there to confirm the key to the MOK manager."""
+    first = release(packages, 1)
+    script, *_ = script_of("Secure Boot").split("/etc/kernel/postinst.d/00-pagewright-sign RELEASE")
+    asks = "mokutil --import mok.der\n"
+    assert asks in script
+    certificate = tmp_path / "mok.crt"
+    with booted(secure) as guest:
+        assert is_debians(guest)
+        assert guest.check("mokutil --sb-state") == "SecureBoot enabled"
+        server.bring(guest, FILES)
+        guest.check(f"set -e\n{script.replace(asks, '')}", LONG)
+        certificate.write_text(guest.check("cat /root/mok.crt") + "\n")
+        guest.check(f"cd {FILES}/1\n{documented('Install', RELEASE=first, FLAVOUR=flavour)}", LONG)
+        shut_down(guest)
+
+    with pytest.raises(MachineError), secure.boot(timeout=400):
+        pass
+    console = (logs / "2" / evidence.CONSOLE).read_text(errors="replace")
+    assert "bad shim signature" in console, console[-2000:]
+    assert "Linux version" not in console
+
+    server.enrol(secure, certificate)
+    with booted(secure) as guest:
+        assert kernel_of(guest) == first
+        all_on(guest, first)
+        status = json.loads(guest.run("pagewright status --json", LONG).output)
+        machine = status["machine"]
+        assert (machine["secure_boot"], machine["lockdown"]) == (True, "integrity")
+        # The kernel takes its own modules, and not one that DKMS signed with a key of its own.
+        guest.check("modprobe dummy", LONG)
+        guest.check(f"cp -r {FILES}/dkms /usr/src/hello-1 && dkms install hello/1", LONG)
+        assert "Operation not permitted" in guest.run("modprobe hello").output
+        assert "Lockdown: modprobe: unsigned module loading is restricted" in guest.check("dmesg")
+        made = guest.check("openssl x509 -in /var/lib/dkms/mok.pub -inform DER")
+        certificate.write_text(f"{made}\n")
+        shut_down(guest)
+
+    server.enrol(secure, certificate)
+    with booted(secure) as guest:
+        assert guest.check("modprobe hello && dmesg | grep -c 'hello: counted 1'") == "1"
         assert guest.warnings() == ""

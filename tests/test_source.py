@@ -47,6 +47,9 @@ def test_a_release_newer_than_the_one_taken_is_found(apt, monkeypatch):
     monkeypatch.delenv(source.VARIABLE, raising=False)
     assert source.newer("p", "6.12.117-2") == "6.12.118-1"
     assert source.newer("p", "6.12.118-1") == ""
+    # Not even a later one that is gone from apt's lists.
+    assert source.newer("p", "6.12.118-1+deb13u1") == ""
+    assert source.newer("p", "6.12.118-1~deb12u1") == "6.12.118-1"
     # Who asked for a release knows that there are others.
     monkeypatch.setenv(source.VARIABLE, "6.12.117")
     assert source.newer("p", "6.12.117-2") == ""

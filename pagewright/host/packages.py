@@ -30,6 +30,8 @@ UEFI = "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"
 # The same as a flash memory, and a second one that remembers what is set.
 UEFI_CODE = "/usr/share/AAVMF/AAVMF_CODE.fd"
 UEFI_VARIABLES = "/usr/share/AAVMF/AAVMF_VARS.fd"
+# Of a machine with Secure Boot, which has Microsoft's keys as servers do.
+UEFI_SECURE_VARIABLES = "/usr/share/AAVMF/AAVMF_VARS.ms.fd"
 
 # How `uname -m` and Python call an arm64 computer.
 ARM64 = "aarch64"

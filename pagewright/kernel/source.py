@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -95,9 +96,11 @@ def newer(package: str, taken: str) -> str:
         taken: the version that `candidate` chose.
     """
     versions = _offered(package)
-    if os.environ.get(VARIABLE) or not versions or versions[0] == taken:
+    if os.environ.get(VARIABLE) or not versions:
         return ""
-    return versions[0]
+    # Lists that apt has from before know of older ones only.
+    later = ["dpkg", "--compare-versions", versions[0], "gt", taken]
+    return versions[0] if subprocess.run(later, check=False).returncode == 0 else ""
 
 
 def _offered(package: str) -> list[str]:

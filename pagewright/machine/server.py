@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pagewright.host.errors import MachineError
 from pagewright.host.files import digest, replace_text
 from pagewright.host.ledger import timed
 from pagewright.host.lock import lock
-from pagewright.host.packages import UEFI_CODE, UEFI_VARIABLES
+from pagewright.host.packages import UEFI_CODE, UEFI_SECURE_VARIABLES, UEFI_VARIABLES
 from pagewright.host.progress import Bar
 from pagewright.host.run import run, tail
 from pagewright.host.scratch import scratch, temporary
@@ -133,19 +134,34 @@ def shut_down(machine: Machine, command: str = "systemctl reboot") -> None:
         raise MachineError(f"the server goes on after {command}", details=details)
 
 
-def new(space: Workspace, folder: Path, release: str) -> Server:
+def enrol(server: Server, certificate: Path) -> None:
+    """Have shim trust a key, as someone does who answers the MOK manager's questions.
+
+    Args:
+        server: it is off.
+        certificate: the key's, as PEM.
+    """
+    # Whose key it is matters to nobody.
+    owner = "00000000-0000-0000-0000-000000000000"
+    enroller = Path(sys.executable).with_name("virt-fw-vars")
+    run([enroller, "--inplace", server.variables, "--add-mok", owner, certificate])
+
+
+def new(space: Workspace, folder: Path, release: str, secure_boot: bool = False) -> Server:
     """Return a server with a fresh Debian, as it is after its installation.
 
     Args:
         space: the repository.
         folder: takes the disk and what UEFI remembers.
         release: the release of Debian.
+        secure_boot: UEFI starts nothing that is not signed.
     """
     installed = _install(space, release)
     folder.mkdir(parents=True, exist_ok=True)
     server = Server(folder / "disk.img", folder / "variables.img", folder / "files")
     run(["cp", "--sparse=always", "--reflink=auto", installed, server.disk])
-    shutil.copyfile(UEFI_VARIABLES, server.variables)
+    variables = UEFI_SECURE_VARIABLES if secure_boot else UEFI_VARIABLES
+    shutil.copyfile(variables, server.variables)
     (folder / "files").mkdir(exist_ok=True)
     return server
 
