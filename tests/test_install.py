@@ -151,13 +151,17 @@ def install(guest, number, what="linux-image-[0-9]*"):
     return guest.run(f"{APT} install {FILES}/{number}/{what}.deb", LONG)
 
 
+def text_of(section):
+    """Return a section of docs/install.md."""
+    document = (SPACE.root / "docs" / "install.md").read_text()
+    return document.split(f"\n## {section}\n")[1].split("\n## ")[0]
+
+
 def script_of(section):
     """Return all that a section of docs/install.md has for the server, with here-documents."""
-    document = (SPACE.root / "docs" / "install.md").read_text()
-    text = document.split(f"\n## {section}\n")[1].split("\n## ")[0]
     return "".join(
         line.removeprefix("    ").removeprefix("server# ")
-        for line in text.splitlines(keepends=True)
+        for line in text_of(section).splitlines(keepends=True)
         if line.startswith("    ")
     )
 
@@ -169,9 +173,7 @@ def commands_of(section, **names):
         section: the heading.
         names: what the commands' placeholders stand for.
     """
-    document = (SPACE.root / "docs" / "install.md").read_text()
-    text = document.split(f"\n## {section}\n")[1].split("\n## ")[0]
-    script = "\n".join(re.findall(r"^ {4}server# (.*)$", text, re.MULTILINE))
+    script = "\n".join(re.findall(r"^ {4}server# (.*)$", text_of(section), re.MULTILINE))
     for name, value in {"apt install": f"{APT} install", **names}.items():
         script = script.replace(name, value)
     return script.splitlines()

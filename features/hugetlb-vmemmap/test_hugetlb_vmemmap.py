@@ -689,6 +689,13 @@ def test_surplus_pages_wait_for_a_pause(machine):
     assert_nothing_left(place)
 
 
+# From when the probability is set, tasks that are marked get no page.
+FAIL_PAGES_OF_TASKS = (
+    "cd /sys/kernel/debug/fail_page_alloc; echo 0 >verbose; echo -1 >times; echo Y >task-filter; "
+    "echo N >ignore-gfp-wait; echo N >ignore-gfp-highmem; echo 0 >min-order"
+)
+
+
 @pytest.mark.usefixtures("fault_injection")
 def test_surplus_pages_wait_for_memory(machine):
     """The worker reclaims none; what it has none for is surplus, and is tried again."""
@@ -697,8 +704,7 @@ def test_surplus_pages_wait_for_memory(machine):
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
     gather_for_long(place)
     place.check(
-        f"cd {fail}; echo 0 >verbose; echo -1 >times; echo Y >task-filter; "
-        "echo N >ignore-gfp-wait; echo N >ignore-gfp-highmem; echo 0 >min-order; "
+        f"{FAIL_PAGES_OF_TASKS}; "
         "for process in /proc/[0-9]*; do case $(cat $process/comm) in "
         "kworker*) echo 1 >$process/make-it-fail;; esac; done"
     )
@@ -728,9 +734,7 @@ def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine):
     number, before = 256, read(place, f"{HVO}/not_restored")
     assert resize(place, LARGE, number) == number
     place.check(
-        "cd /sys/kernel/debug/fail_page_alloc; echo 0 >verbose; echo -1 >times; "
-        "echo Y >task-filter; echo N >ignore-gfp-wait; echo N >ignore-gfp-highmem; "
-        "echo 0 >min-order; echo 100 >probability; "
+        f"{FAIL_PAGES_OF_TASKS}; echo 100 >probability; "
         f"sh -c 'echo 1 >/proc/self/make-it-fail; echo 0 >{LARGE.pool}/nr_hugepages; "
         "echo 0 >/proc/self/make-it-fail'; "
         "echo 0 >probability; echo N >task-filter",
@@ -807,7 +811,7 @@ def test_half_done_folios_count_as_optimized(machine):
 
     assert resize(place, CONTIGUOUS, number) == number
     refill = f"echo {number} >{pool}/nr_hugepages"
-    assert partial(0, f"{refill}; {ALL_BACK}; {refill}") > 1
+    assert partial(0, f"{refill}; {all_back}; {refill}") > 1
     assert read(place, f"{HVO}/not_restored") > 1
     assert resize(place, CONTIGUOUS, 0) == 0
     assert_nothing_left(place)
