@@ -151,6 +151,20 @@ def test_series_that_names_a_missing_hook(space, pristine):
         tree.assemble(space, pristine)
 
 
+def test_hook_that_no_series_names_is_refused(space, pristine):
+    """It would be left out without a word, and the kernel without it tested."""
+    series = space.root / "base" / "6.12" / "series"
+    add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
+    named = series.read_text()
+    series.write_text(named.replace("one/0002.patch\n", ""))
+    with pytest.raises(PagewrightError, match=r"does not name one/0002\.patch"):
+        tree.assemble(space, pristine)
+    assert not space.tree.exists()
+    # As long as a hook is being ported it is a comment.
+    series.write_text(named.replace("one/0002.patch", "# one/0002.patch"))
+    assert "line 20" in (tree.assemble(space, pristine) / "main.c").read_text()
+
+
 def test_new_file_must_be_new(space, pristine):
     (pristine.path / "mm" / "one.c").write_text("already here\n")
     with pytest.raises(PagewrightError, match=r"mm/one\.c exists"):
@@ -160,6 +174,8 @@ def test_new_file_must_be_new(space, pristine):
 def test_removed_feature_parts_leave_the_tree(space, pristine):
     path = tree.assemble(space, pristine)
     (space.root / "features/one/linux/mm/one.c").unlink()
+    for hook in space.hooks("one").glob("*.patch"):
+        hook.unlink()
     (space.root / "base" / "6.12" / "series").write_text("")
     tree.assemble(space, pristine)
     assert (path / "main.c").read_text() == MAIN

@@ -155,9 +155,24 @@ class Workspace:
         raise PagewrightError(f"there is no feature {name!r}", f"the features are: {names}")
 
     def series(self) -> list[str]:
-        """Return every hook as feature/patch, in the order of base/VERSION/series."""
-        lines = (self.root / "base" / self.version / "series").read_text().splitlines()
-        return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        """Return every hook as feature/patch, in the order of base/VERSION/series.
+
+        Raises:
+            PagewrightError: a feature has a hook that the series neither names nor has as
+                a comment. It would be left out without a word.
+        """
+        file = self.root / "base" / self.version / "series"
+        lines = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+        known = {line.lstrip("# ") for line in lines}
+        patches = (self.root / "features").glob(f"*/hooks/{self.version}/*.patch")
+        hooks = sorted(f"{patch.parents[2].name}/{patch.name}" for patch in patches)
+        if forgotten := [hook for hook in hooks if hook not in known]:
+            raise PagewrightError(
+                f"base/{self.version}/series does not name {', '.join(forgotten)}",
+                "add a line for each where it is to be applied; one that is left out for now "
+                "gets a # in front",
+            )
+        return [line for line in lines if not line.startswith("#")]
 
 
 def find() -> Workspace:
