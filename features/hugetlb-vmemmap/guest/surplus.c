@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * surplus [-r [-u]] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as
+ * surplus [-r [-u]] [-f] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as
  * any program can if nr_overcommit_hugepages lets it.
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -u they
- * are given back without a fault; with -w they are given back when the standard input ends; with
+ * are given back without a fault; with -f frame=N tells where the first one is; with -w they are given back when the standard input ends; with
  * -l each page is given back before the next one is taken; with -c so many are mapped and given
  * back at once, one after the other. Prints pages=N, how many were taken.
  */
@@ -14,7 +14,7 @@
 
 #include "pool.h"
 
-static int take(int number, int reserve, int untouched, int wait_for_end, int count)
+static int take(int number, int reserve, int untouched, int frame, int wait_for_end, int count)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
 	size_t length = count * POOL_2M;
@@ -35,6 +35,9 @@ static int take(int number, int reserve, int untouched, int wait_for_end, int co
 		/* A fault for which there is no page ends the program with SIGBUS. */
 		for (j = 0; j < count && !untouched; j++)
 			p[j * POOL_2M] = 1;
+		if (frame && i == 0)
+			printf("frame=%lu\n", frame_of(p));
+		fflush(stdout);
 		while (wait_for_end && getchar() != EOF)
 			;
 		for (j = 0; j < count; j++)
@@ -46,12 +49,13 @@ static int take(int number, int reserve, int untouched, int wait_for_end, int co
 
 int main(int argc, char *argv[])
 {
-	int option, reserve = 0, untouched = 0, wait_for_end = 0, count = 0;
+	int option, reserve = 0, untouched = 0, frame = 0, wait_for_end = 0, count = 0;
 	int number, tasks, i, status, failed = 0;
 
-	while ((option = getopt(argc, argv, "ruwlc:")) != -1) {
+	while ((option = getopt(argc, argv, "rufwlc:")) != -1) {
 		reserve |= option == 'r';
 		untouched |= option == 'u';
+		frame |= option == 'f';
 		wait_for_end |= option == 'w';
 		if (option == 'l')
 			count = 1;
@@ -69,7 +73,7 @@ int main(int argc, char *argv[])
 		pid_t child = fork();
 
 		if (child == 0)
-			_exit(take(number, reserve, untouched, wait_for_end, count));
+			_exit(take(number, reserve, untouched, frame, wait_for_end, count));
 		failed += child < 0;
 	}
 	while (wait(&status) > 0)
