@@ -139,8 +139,8 @@ static bool promoted(const struct access *a)
 	return atomics && !cmdline_has("arm64.atomic_write_fault_exclusive=0");
 }
 
-/* The same for a private mapping of a file, where a load-exclusive stays a read. */
-static bool promoted_in_file(const struct access *a)
+/* The same where a load-exclusive stays a read: in a file, or with userfaultfd. */
+static bool promoted_but_exclusive(const struct access *a)
 {
 	return promoted(a) && (a->class == ACCESS_STORE || a->class == ACCESS_ATOMIC);
 }
@@ -638,9 +638,10 @@ static void check_uffd_missing(struct __test_metadata *_metadata, bool zeropage)
 		a->run(uffd.area);
 		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
 		CHECK_EQ(a, 1, uffd.events);
-		if (promoted(a))
+		/* A load-exclusive may be followed by no store: it stays a read. */
+		if (promoted_but_exclusive(a))
 			CHECK_TRUE(a, uffd.flags & UFFD_PAGEFAULT_FLAG_WRITE);
-		else if (!access_writes(a))
+		else if (!access_writes(a) || a->class == ACCESS_EXCLUSIVE)
 			CHECK_FALSE(a, uffd.flags & UFFD_PAGEFAULT_FLAG_WRITE);
 		CHECK_EQ(a, (unsigned long)uffd.area, uffd.address);
 		uffd_stop(&uffd);
@@ -838,7 +839,7 @@ TEST(private_file_gets_a_copy_and_stays_unchanged)
 		ASSERT_EQ(sizeof(initial), pwrite(fd, initial, sizeof(initial), 0));
 		p = mmap(NULL, page_size(), RW, MAP_PRIVATE, fd, 0);
 		ASSERT_NE(MAP_FAILED, (void *)p);
-		if (promoted_in_file(a))
+		if (promoted_but_exclusive(a))
 			CHECK_EQ(a, 1, faults_of(a, p));
 		else
 			a->run(p);
@@ -1219,6 +1220,57 @@ static void set_number(const char *path, long value)
 		return;
 	fprintf(file, "%ld", value);
 	fclose(file);
+}
+
+#define FAIL_PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
+
+/* For the calling task no page can be had, a number of times; what ends that, or -1. */
+static int fail_page_alloc(long times)
+{
+	int fd = open(FAIL_PAGE_ALLOC "probability", O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return -1;
+	set_number(FAIL_PAGE_ALLOC "verbose", 0);
+	set_number(FAIL_PAGE_ALLOC "times", times);
+	set_number(FAIL_PAGE_ALLOC "task-filter", 1);
+	set_number(FAIL_PAGE_ALLOC "ignore-gfp-wait", 0);
+	set_number(FAIL_PAGE_ALLOC "ignore-gfp-highmem", 0);
+	set_number(FAIL_PAGE_ALLOC "min-order", 0);
+	set_number("/proc/self/make-it-fail", 1);
+	if (write(fd, "100", 3) == 3)
+		return fd;
+	close(fd);
+	return -1;
+}
+
+/* Who only reads has the zero page, and is not tried again and again, or killed. */
+TEST(load_exclusive_needs_no_memory)
+{
+	const size_t size = page_size();
+	const struct access *a;
+
+	for_each_sample(a) {
+		char *pages = map_pages(3, RW), *p = pages;
+		int fd;
+
+		if (a->class != ACCESS_EXCLUSIVE_LOAD)
+			continue;
+		/* The first page brings the table that the second one's entry is in. */
+		if (!((uintptr_t)(p + size) % (2UL << 20)))
+			p += size;
+		access_find("load")->run(p);
+		fd = fail_page_alloc(100);
+		if (fd < 0)
+			SKIP(return, "no fault injection");
+		a->run(p + size);
+		CHECK_EQ(a, 1, write(fd, "0", 1));
+		close(fd);
+		set_number("/proc/self/make-it-fail", 0);
+		CHECK_EQ(a, 0, smaps_kib(pages, 3 * size, "Anonymous"));
+		CHECK_TRUE(a, read_number(FAIL_PAGE_ALLOC "times", 0) > 0);
+		unmap_pages(pages, 3);
+	}
 }
 
 TEST(hugetlb_page_is_allocated_once)

@@ -28,7 +28,8 @@
  *
  * The signal that a fault may end in is made from what the hardware reported.
  * Where the write fails, the fault is handled as the reported read after all: the
- * instruction then takes its own write fault, and the signal says so.
+ * instruction then takes its own write fault, and the signal says so. So it is where
+ * there is no memory for what a load-exclusive reads.
  */
 #define pr_fmt(fmt) "atomic-write-fault: " fmt
 
@@ -114,10 +115,10 @@ static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
 	if (compat_user_mode(regs))
 		return false;
 
-	/* A monitor of writes must not hear of one that may never come. */
+	/* A monitor must not hear of a write that may never come. */
 	if (rmw == AARCH64_INSN_RMW_EXCLUSIVE &&
 	    (!exclusive_write_fault || !vma_is_anonymous(vma) ||
-	     userfaultfd_wp(vma) || !is_untouched(vma->vm_mm, addr)))
+	     userfaultfd_armed(vma) || !is_untouched(vma->vm_mm, addr)))
 		return false;
 
 	/*
@@ -162,8 +163,12 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 
 	fault = handle_mm_fault(vma, addr, flags | FAULT_FLAG_WRITE, regs);
 
-	/* Out of memory is retried; a retry or completion has dropped the lock. */
-	if (fault & (VM_FAULT_OOM | VM_FAULT_RETRY | VM_FAULT_COMPLETED))
+	/* A retry or completion has dropped the lock. */
+	if (fault & (VM_FAULT_RETRY | VM_FAULT_COMPLETED))
+		goto out;
+
+	/* Out of memory is retried, until who will write has its page. A read needs none. */
+	if (fault & VM_FAULT_OOM && rmw == AARCH64_INSN_RMW_ATOMIC)
 		goto out;
 
 	if (unlikely(fault & VM_FAULT_ERROR)) {

@@ -375,6 +375,11 @@ static int __init lay_out(unsigned int nr_units)
 	return 0;
 }
 
+static size_t size_of_tables(void)
+{
+	return PAGE_ALIGN(nr_cpu_ids * sizeof(*tables));
+}
+
 /**
  * arch_percpu_local_init() - make a table for each CPU, if possible
  * @result: is set to where the areas and the local region are
@@ -400,7 +405,8 @@ int __init arch_percpu_local_init(struct percpu_local_space *result,
 		return err;
 
 	top_size = size_of_top_level();
-	tables = memblock_alloc(nr_cpu_ids * sizeof(*tables), SMP_CACHE_BYTES);
+	/* All that is in its pages, as it becomes read-only. */
+	tables = memblock_alloc(size_of_tables(), PAGE_SIZE);
 	if (!tables)
 		goto no_memory;
 	for_each_possible_cpu(cpu)
@@ -684,8 +690,8 @@ void percpu_local_sync_second_level(void)
 /**
  * percpu_local_protect() - nobody writes to the blocks from here on
  *
- * They are all that is in their pages. Other tables of the kernel are writable,
- * too.
+ * Nor to the array, which says what goes into TTBR1 when a CPU comes up. They are
+ * all that is in their pages. Other tables of the kernel are writable, too.
  *
  * Context: end of boot, may sleep.
  */
@@ -705,6 +711,8 @@ void percpu_local_protect(void)
 		if (set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1))
 			pr_warn("CPU %u's top level stays writable\n", cpu);
 	}
+	if (set_linear_map_ro((unsigned long)tables, size_of_tables() / PAGE_SIZE))
+		pr_warn("the list of top levels stays writable\n");
 }
 
 /* Make @copies differ from @entries on the path to the local region only. */

@@ -185,6 +185,8 @@ static void the_block_is_as_writable_as_the_linkers(struct kunit *test)
 		expected = 0;
 	kunit_info(test, "the top levels are %s\n",
 		   expected ? "read-only" : "writable");
+	/* What the top levels are found by is no easier to change. */
+	KUNIT_EXPECT_EQ(test, try_to_write((void *)percpu_local_table_of(0)), expected);
 	for_each_possible_cpu(cpu) {
 		void *pgd = percpu_local_table_of(cpu)->pgd;
 		void *trampoline = pgd - TRAMP_SWAPPER_OFFSET;
