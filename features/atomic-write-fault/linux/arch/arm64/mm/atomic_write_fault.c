@@ -173,6 +173,9 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 
 	if (unlikely(fault & VM_FAULT_ERROR)) {
 		uncount_fault(vma->vm_mm);
+		/* A cgroup may be waiting for the task to take note; the read has its own. */
+		if (task_in_memcg_oom(current))
+			mem_cgroup_oom_synchronize(false);
 		return handle_mm_fault(vma, addr, flags, regs);
 	}
 out:
