@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pagewright.host import ledger, workspace
+from pagewright.kernel import source, tree
 
 SPACE = workspace.find()
 # What each step is known by, and what it must print; a fragment of a regular expression.
@@ -19,7 +20,7 @@ STEPS = {
     "C": r"out/report/index\.html",
     "1": r"arm64_handle_mm_fault",
     "2": r"",
-    "3": r"(?m)^\+.*\b0, regs, esr\);",
+    "3": r"(?m)^\+.*\b0, regs\);",
     "4": r"[1-9]\d* failed",
     "5": r"(?m)^\W*[1-9]\d* passed(?!.*failed)",
 }
@@ -39,6 +40,19 @@ def steps() -> dict[str, list[str]]:
 
 def test_every_step_has_commands_and_something_to_see():
     assert {name for name, commands in steps().items() if commands} == STEPS.keys()
+
+
+def test_the_edit_of_the_hook_finds_its_line(tmp_path: Path):
+    """It would change nothing without a word, and all of the tutorial takes minutes."""
+    (edit,) = [command for command in steps()["2"] if command.startswith("sed ")]
+    name = edit.split()[-1]
+    before = (tree.assemble(SPACE, source.ensure(SPACE)) / name).read_text()
+    (tmp_path / name).parent.mkdir(parents=True)
+    (tmp_path / name).write_text(before)
+    subprocess.run(edit, shell=True, cwd=tmp_path, check=True)
+    after = (tmp_path / name).read_text()
+    assert len(set(after.splitlines()) - set(before.splitlines())) == 1
+    assert re.search(STEPS["3"].replace("\\+", ""), after)
 
 
 @pytest.mark.full
