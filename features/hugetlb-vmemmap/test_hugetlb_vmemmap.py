@@ -726,7 +726,10 @@ FAIL_PAGES_OF_TASKS = (
 
 @pytest.mark.usefixtures("fault_injection")
 def test_surplus_pages_wait_for_memory(machine):
-    """The worker reclaims none; what it has none for is surplus, and is tried again."""
+    """The worker reclaims none; what it has none for is surplus, and is tried again.
+
+    A worker that is made meanwhile is a child of kthreadd.
+    """
     place = machine(memory="4G", smp=2, append=on("pause"))
     number, fail = 100, "/sys/kernel/debug/fail_page_alloc"
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
@@ -734,7 +737,7 @@ def test_surplus_pages_wait_for_memory(machine):
     place.check(
         f"{FAIL_PAGES_OF_TASKS}; "
         "for process in /proc/[0-9]*; do case $(cat $process/comm) in "
-        "kworker*) echo 1 >$process/make-it-fail;; esac; done"
+        "kworker*|kthreadd) echo 1 >$process/make-it-fail;; esac; done"
     )
     tried = read(place, f"{HVO}/not_restored")
     place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
