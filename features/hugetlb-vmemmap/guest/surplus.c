@@ -5,9 +5,10 @@
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -u they
- * are given back without a fault; with -f frame=N tells where the first one is; with -w they are given back when the standard input ends; with
+ * are given back without a fault; with -w they are given back when the standard input ends; with
  * -l each page is given back before the next one is taken; with -c so many are mapped and given
- * back at once, one after the other. Prints pages=N, how many were taken.
+ * back at once, one after the other. Prints pages=N, how many were taken, and with -f, before they
+ * are given back, frame=N, where the first one is.
  */
 #define _GNU_SOURCE
 #include <sys/wait.h>
@@ -35,9 +36,10 @@ static int take(int number, int reserve, int untouched, int frame, int wait_for_
 		/* A fault for which there is no page ends the program with SIGBUS. */
 		for (j = 0; j < count && !untouched; j++)
 			p[j * POOL_2M] = 1;
-		if (frame && i == 0)
+		if (frame && i == 0) {
 			printf("frame=%lu\n", frame_of(p));
-		fflush(stdout);
+			fflush(stdout);
+		}
 		while (wait_for_end && getchar() != EOF)
 			;
 		for (j = 0; j < count; j++)
