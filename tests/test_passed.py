@@ -14,7 +14,7 @@ import pytest
 from pagewright.host.errors import PagewrightError
 from pagewright.host.repository import commit
 from pagewright.host.run import run
-from pagewright.results.passed import Passed
+from pagewright.results.passed import OF_KERNELS, Passed
 
 NAMES = ("NAME", "EMAIL")
 
@@ -75,6 +75,28 @@ def test_what_looks_at_other_tests_runs_again_when_one_changed(clone, file):
     assert begun(clone).tests == {f"{file}::passes"}
     (clone[0].root / "test_a.py").write_text("changed\n")
     assert begun(clone).tests == set()
+
+
+@pytest.mark.parametrize(
+    ("test", "kept"),
+    [
+        ("features/linear-map/test_users.py::passes", True),
+        ("tests/test_wide.py::passes", True),
+        ("tests/test_documents.py::passes", False),
+        ("tests/test_style.py::passes", False),
+    ],
+)
+def test_a_document_makes_no_difference_to_a_kernel(clone, test, kept):
+    ended(begun(clone), test, "passed", "passed", "passed")
+    (clone[0].root / "README.md").write_text("changed\n")
+    assert begun(clone).tests == ({test} if kept else set())
+
+
+def test_tests_of_kernels_read_no_document():
+    root = Path(__file__).parent.parent
+    files = [file for pattern in OF_KERNELS for file in root.glob(pattern)]
+    assert len(files) > len(OF_KERNELS)
+    assert [file for file in files if re.search(r"\.md\b", file.read_text())] == []
 
 
 def test_other_options_are_another_test(clone):

@@ -21,6 +21,14 @@ from pagewright.host.workspace import Workspace
 
 # Tests that check the files of other tests, or run them.
 _OF_OTHER_TESTS = ("tests/test_style.py", "tests/test_remote.py")
+# Tests of kernels, which are most of what takes hours. None of them reads a document.
+OF_KERNELS = (
+    "features/*/test_*.py",
+    "tests/test_build.py",
+    "tests/test_series.py",
+    "tests/test_strict.py",
+    "tests/test_wide.py",
+)
 
 
 class Passed:
@@ -85,11 +93,15 @@ def _line(entry: dict[str, str]) -> str:
 def _holds(test: str, changed: list[str] | None) -> bool:
     """Tell whether a test need not run again, although these files have changed since it passed.
 
-    It is taken to depend on every file but those that have other tests, unless it looks at these.
+    It is taken to depend on every file but those that have other tests, unless it looks at these,
+    and, if it is a test of kernels, but documents.
     """
     own = test.split("::")[0]
     if own in _OF_OTHER_TESTS:
         return changed == []
+    others = ["test_*.py"]
+    others += ["*.md"] if any(PurePosixPath(own).match(tests) for tests in OF_KERNELS) else []
     return changed is not None and all(
-        PurePosixPath(file).match("test_*.py") and file != own for file in changed
+        file != own and any(PurePosixPath(file).match(pattern) for pattern in others)
+        for file in changed
     )
