@@ -604,7 +604,8 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 		ret = try_in_turn(fn, arg, more, stats);
 	} while (ret == -EAGAIN && ktime_get_ns() < give_up_ns);
 
-	return ret ? -EBUSY : 0;
+	/* Who asks next would have the same CPUs stand still for the same that does not come. */
+	return ret == -EAGAIN ? fail_pause() : ret;
 }
 
 /* May stop_machine() stand in for a pause, and may the caller sleep? */
