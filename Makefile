@@ -21,7 +21,7 @@ series:    ; @$(PAGEWRIGHT) series
 deb:       ; @$(PAGEWRIGHT) deb $(CONFIG)
 repo:      ; @$(PAGEWRIGHT) repo --key "$(KEY)"
 refresh:   ; @$(PAGEWRIGHT) refresh
-clean:     ; @rm -rf out && echo "removed out/; bin/pagewright clean --cache removes what clones share"
+clean:     ; @$(PAGEWRIGHT) clean
 
 .DEFAULT_GOAL := demo
 .PHONY: demo test test-full bench report shell series deb repo refresh clean setup setup-packaging

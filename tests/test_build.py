@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import lzma
 import os
 from pathlib import Path
 
 import pytest
 
 from pagewright.host import disk, workspace
+from pagewright.host.arm64_packages import Fetched
 from pagewright.host.errors import DiskFullError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.toolchain import NM
@@ -90,6 +92,29 @@ def test_every_build_boots(name, machine):
         sizes[part] for part in name.split("-") if part in sizes
     ]
     assert guest.warnings() == ""
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_the_configuration_is_of_the_version_of_the_source(tmp_path, monkeypatch, capsys, offered):
+    configs = build.DEBIAN_CONFIGS
+    had = f"{configs}=6.12.9-1" if offered else configs
+    listing = tmp_path / "packages.txt"
+    listing.write_text(f"linux-base 4.9\n{configs} 6.12.{9 if offered else 7}-1\n")
+
+    def fetch(space, names):
+        if names != [had]:
+            raise PagewrightError(f"there is no {names}")
+        return Fetched(tmp_path / had, listing)
+
+    def read(fetched, name):
+        return lzma.compress(f"{fetched.tar.name} {name}".encode())
+
+    monkeypatch.setattr(build.arm64_packages, "fetch", fetch)
+    monkeypatch.setattr(build.arm64_packages, "read", read)
+    text = build._debian_config(Workspace(tmp_path, tmp_path), "cloud-arm64", "6.12.9-1")
+    assert text == f"{had} usr/src/{configs}/config.arm64_none_cloud-arm64.xz"
+    said = "" if offered else f"taking {configs} 6.12.7-1, as 6.12.9-1 of it cannot be had"
+    assert capsys.readouterr().err.startswith(said)
 
 
 # --- A source that moves: kernels of one C file -----------------------------------

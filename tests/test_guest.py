@@ -170,6 +170,26 @@ def test_a_tar_without_its_list_is_fetched_again(store):
     assert len(calls) == 2
 
 
+def test_lists_that_were_not_used_for_long_leave_the_cache(store, monkeypatch, capsys):
+    space, _ = store
+    for tar in (store_of(space) / f"bookworm-{number}.tar" for number in range(20)):
+        tar.parent.mkdir(parents=True, exist_ok=True)
+        tar.touch()
+        tar.with_suffix(".packages.txt").touch()
+    fetched = arm64_packages.fetch(space, ["bash"])
+    tars = sorted(store_of(space).glob("*.tar"))
+    assert len(tars) == arm64_packages._KEEP_LISTS
+    assert fetched.tar in tars
+    assert sorted(store_of(space).glob("*.txt")) == [
+        tar.with_suffix(".packages.txt") for tar in tars
+    ]
+    assert "bookworm-" in capsys.readouterr().err
+
+
+def store_of(space):
+    return space.cache / "guest"
+
+
 def test_a_file_that_no_package_has_is_named(store):
     space, _ = store
     with pytest.raises(BuildError, match="none of the packages fetched has etc/nothing"):

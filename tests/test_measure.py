@@ -555,6 +555,15 @@ def test_the_command_resumes_only_if_told_to(bench, tmp_path):
     assert shown.split("commit")[0].split("│", 1)[1] in whole
 
 
+@pytest.mark.parametrize("option", ["--json", "--html", "--svg"])
+def test_a_file_that_cannot_be_written_is_named_before_anything_runs(bench, tmp_path, option):
+    one = Faked()
+    for file in (tmp_path / "nowhere" / "x", tmp_path):
+        with pytest.raises(PagewrightError, match=f"{file} cannot be written"):
+            bench(one, "x", option, str(file))
+    assert one.done == []
+
+
 def test_whatever_ends_a_bench_the_command_that_goes_on_with_it_is_told(bench):
     """It is about the same runs: without --quick it would begin the long ones."""
 

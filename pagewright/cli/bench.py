@@ -102,6 +102,12 @@ def bench(
     if lg_env:
         check_place(lg_env)
     plots.pattern(select)
+    # Rather now than after hours of measuring.
+    for output in filter(None, (json, html, svg)):
+        if output.is_dir() or not output.parent.is_dir():
+            raise PagewrightError(
+                f"{output} cannot be written", "name a file in a folder that is there"
+            )
     names = [name] if name else catalogue.experiments(space)
     console = Console()
     if not console.is_terminal:

@@ -15,7 +15,7 @@ from pagewright.host.errors import BuildError, PagewrightError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
-from pagewright.host.scratch import scratch
+from pagewright.host.scratch import claim, prune, scratch
 from pagewright.host.workspace import Workspace
 
 # The space that fetching takes for a while, in MB, a third more than was measured for all packages
@@ -23,6 +23,12 @@ from pagewright.host.workspace import Workspace
 _TAR_MB = 600
 _UNPACKED_MB = 900
 
+# How many lists of packages stay in the cache: as many as there are now, of the guests, of Debian's
+# configurations and of whole systems, and some of the last lists, which another clone may have.
+_KEEP_LISTS = 10
+
+# What the name of a list ends with where that of the tar has its suffix.
+_LISTING = ".packages.txt"
 # Where the list of the packages is in the tar.
 _LIST = "var/lib/packages.txt"
 # The packages' files are gone when mmdebstrap ends; this runs while they are there.
@@ -55,8 +61,9 @@ def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool 
 
     Args:
         space: the repository.
-        names: the packages; a list of names is fetched once and stays as it was. One that begins
-            with a question mark is a pattern of apt, such as ?essential.
+        names: the packages; a list of names is fetched once and stays as it was. A name may be
+            followed by an equals sign and a version. One that begins with a question mark is a
+            pattern of apt, such as ?essential.
         release: the release of Debian that they are of; the host's if empty.
         keep: the packages as they come are in the folder debs, too, to be installed.
 
@@ -70,7 +77,7 @@ def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool 
     words = (release, *names, *(("keep",) if keep else ()))
     name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     tar = store / f"{release}-{name}.tar"
-    fetched = Fetched(tar, tar.with_suffix(".packages.txt"))
+    fetched = Fetched(tar, tar.with_suffix(_LISTING))
     with lock(store, "the guest cache"):
         if not (fetched.tar.exists() and fetched.listing.exists()):
             disk.require(store, _TAR_MB, "packages of arm64")
@@ -81,6 +88,11 @@ def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool 
                 content = run(["tar", "-x", "-O", "-f", fresh, f"./{_LIST}"])
                 fetched.listing.write_text(content)
                 fresh.rename(fetched.tar)
+        claim(fetched.tar)
+        prune(store.glob("*.tar"), _KEEP_LISTS)
+        for listing in store.glob(f"*{_LISTING}"):
+            if not listing.with_name(f"{listing.name.removesuffix(_LISTING)}.tar").exists():
+                listing.unlink()
     return fetched
 
 

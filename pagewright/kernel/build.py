@@ -16,7 +16,7 @@ from pagewright.host.errors import BuildError, PagewrightError
 from pagewright.host.files import digest
 from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
-from pagewright.host.progress import Bar
+from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
 from pagewright.host.toolchain import CROSS, GCC
 from pagewright.host.workspace import Workspace
@@ -117,7 +117,7 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         _start_over_for_another_source(build)
         if not build.image.exists():
             disk.require(build.out, space_for(chosen), f"the build {name}")
-        start = _debian_config(space, chosen.debian)
+        start = _debian_config(space, chosen.debian, build.source)
         configure(space, build, chosen.files(space), start, chosen.modules)
         signing.place(build.out)
         _set_release(build, release)
@@ -274,13 +274,31 @@ def configure(
         wanted.rename(merged)
 
 
-def _debian_config(space: Workspace, flavour: str) -> str:
-    """Return the configuration of one of Debian's kernels of arm64, such as cloud-arm64."""
+def _debian_config(space: Workspace, flavour: str, version: str) -> str:
+    """Return the configuration of one of Debian's kernels of arm64, such as cloud-arm64.
+
+    Args:
+        space: the repository.
+        flavour: the kernel; "" for none, which has an empty configuration.
+        version: that of the source package. Debian changes configurations within a release of
+            the kernel, so the configuration is to be of the same version as the source.
+    """
     if not flavour:
         return ""
+    try:
+        fetched = arm64_packages.fetch(space, [f"{DEBIAN_CONFIGS}={version}"])
+    except PagewrightError:
+        # The archive drops old versions. If that is not why, this fails too, and says it.
+        fetched = arm64_packages.fetch(space, [DEBIAN_CONFIGS])
+        say(f"taking {_config_of(fetched)}, as {version} of it cannot be had")
     name = f"usr/src/{DEBIAN_CONFIGS}/config.arm64_none_{flavour}.xz"
-    packed = arm64_packages.read(arm64_packages.fetch(space, [DEBIAN_CONFIGS]), name)
-    return lzma.decompress(packed).decode()
+    return lzma.decompress(arm64_packages.read(fetched, name)).decode()
+
+
+def _config_of(fetched: arm64_packages.Fetched) -> str:
+    """Return the name and the version of the package of configurations that was fetched."""
+    lines = fetched.listing.read_text().splitlines()
+    return next((line for line in lines if line.startswith(f"{DEBIAN_CONFIGS} ")), DEBIAN_CONFIGS)
 
 
 def _compile(build: Build, total: int, env: Mapping[str, str]) -> None:
