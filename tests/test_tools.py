@@ -208,6 +208,7 @@ def test_status_of_a_kernel_without_the_features(tree, status, call):
     code, output = call(root, "status")
     assert code == 4
     assert "The running kernel, 6.12.117, was built without them." in output
+    assert "Boot a kernel that has them;" in output
 
 
 def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
@@ -233,6 +234,12 @@ def test_status_of_nothing_at_all(tmp_path, status, call):
     assert status(tmp_path)["exit_status"] == 4
     for command in ("status", "check", "advise", "export"):
         assert "Traceback" not in call(tmp_path, command)[1]
+    for command in ("status", "advise"):
+        output = " ".join(call(tmp_path, command)[1].split())
+        assert "for arm64. The files do not say which architecture this is." in output
+        assert "machine is unknown" not in output
+        assert "that on this machine" not in output
+    assert not any(feature["certain"] for feature in status(tmp_path)["features"])
     for command in ("map", "watch"):
         code, output = call(tmp_path, command)
         assert code == 1
@@ -1714,6 +1721,24 @@ def test_the_page_on_status_has_each_line_that_is_printed(tree, call, status, na
     assert {label for label in labels if f"`{label}`" not in text} == set()
 
 
+def test_what_is_there_once_is_counted_in_the_singular(status, tree, call):
+    """Whatever figure it is of."""
+    for name in ("all-on", "cortex-a76-pages"):
+        for feature in status(tree(name))["features"]:
+            for figure in feature["figures"]:
+                one = tool.figure_text(tool.Figure(**(figure | {"value": 1})))
+                several = tool.figure_text(tool.Figure(**(figure | {"value": 2})))
+                if figure["unit"] == "" and not figure["words"].startswith("of "):
+                    assert one[1:] != several[1:], one
+                assert not re.match(r"1 (page faults|leaves|times|pauses|attempts|failures)\b", one)
+    changes = {"/sys/kernel/cpu_pause/failed": "1\n"}
+    assert ": 1 pause failed;" in call(tree("cortex-a76-pages", changes), "check")[1]
+    pauses = {"/sys/kernel/cpu_pause/pauses": "1\n"}
+    assert ": 1 pause, the longest" in call(tree("all-on", pauses), "check")[1]
+    pool = {"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "1\n"}
+    assert "(1 page of 2 MiB)" in call(tree("unpatched", pool), "advise")[1]
+
+
 def test_the_page_on_status_has_nothing_that_is_never_printed(status, tree):
     text = (SPACE.root / "docs" / "status.md").read_text()
     figures = [
@@ -1764,6 +1789,7 @@ def test_documents_for_administrators_say_what_other_cpus_gain(tree, status):
     assert "`auto` is seamless on all CPUs" in row[0]
     stale = (
         r"gain nothing|nothing is lost|[Oo]nly other CPUs|no BBM level 2|where all CPUs can do it"
+        r"|on on any CPU"
     )
     texts = [TOOLS / "README.md", COMMAND, TOOLS / "pagewright.1", docs / "status.md"]
     for file in texts:
