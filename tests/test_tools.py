@@ -802,6 +802,40 @@ def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch
     assert tool.read_log(files).source == "/dev/kmsg"
 
 
+def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypatch, capsys):
+    """It runs each minute, and the log of a machine that has been up for long has lost its start.
+
+    Of all states only that of percpu-local cannot be inferred, and only without a configuration.
+    """
+    asked = []
+
+    def ask() -> str:
+        asked.append(1)
+        return "Linux version 6.12.117\npercpu: no local map: no memory for tables\n"
+
+    monkeypatch.setattr(tool, "_ask_journal", ask)
+    # Only of the machine that it runs on is the journal asked.
+    live = property(lambda _: True, lambda *_: None)
+    monkeypatch.setattr(tool.Files, "live", live, raising=False)
+
+    def states(changes: dict[str, str | None]) -> tuple[dict[str, float], int]:
+        asked.clear()
+        assert tool.main(["--root", str(tree("all-on", changes)), "export"]) == 0
+        found = samples(capsys.readouterr().out)
+        return {n: v for n, v in found.items() if "feature_on" in n}, len(asked)
+
+    lost = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
+    expected, number = states({})
+    assert (set(expected.values()), len(expected), number) == ({1}, len(FEATURES), 0)
+    assert states(lost) == (expected, 0)
+    found, number = states(lost | {"/boot/config-6.12.117": None})
+    assert number == 1
+    assert found['pagewright_feature_on{feature="percpu-local",mode=""}'] == 0
+    # Who asks for the status wants to have the kernel's own word.
+    tool.main(["--root", str(tree("all-on", lost)), "status"])
+    assert len(asked) == 2
+
+
 def test_a_copy_that_tar_has_made_of_sys(tree, status):
     """Each file has the length that /sys says, filled up with zeros."""
     expected = status(tree("all-on"))
@@ -1038,9 +1072,18 @@ def test_map_of_a_kernel_with_39_bits_of_address():
 
 
 def test_map_of_another_architecture(tree, call):
-    code, output = call(tree("x86"), "map")
-    assert code == 0
-    assert "DirectMap2M" in output
+    root = tree("x86")
+    debugfs = root / "sys" / "kernel" / "debug"
+    debugfs.mkdir(parents=True, exist_ok=True)
+    for _ in range(2):
+        code, output = call(root, "map")
+        assert code == 0
+        assert "DirectMap2M" in output
+        assert "Page tables are shown of arm64 only." in output
+        # Nothing is said that would not help.
+        assert "debugfs" not in output
+        assert "root" not in output
+        (debugfs / "kernel_page_tables").write_text("---[ User Space ]---\n")
 
 
 def runs(*parts: tuple[int, int, int]) -> Any:
