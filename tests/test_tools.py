@@ -193,6 +193,37 @@ def test_status_says_what_to_do_about_pauses_that_failed(tree, status):
     assert "/sys/kernel/cpu_pause/wait_us" in found["changes"][0]
 
 
+@pytest.mark.parametrize(
+    ("failed", "given_up", "pauses", "often"),
+    [
+        # A host that was busy once, and a machine that pauses CPUs rarely or often.
+        (1, 7, 0, False),
+        (10, 7, 0, False),
+        (66, 7, 100000, False),
+        (11, 7, 1100, False),
+        (11, 7, 1099, True),
+        (66, 7, 0, True),
+    ],
+)
+def test_few_pauses_that_failed_are_no_reason_to_wait_longer(
+    tree, status, failed, given_up, pauses, often
+):
+    """They are counted since boot. So are attempts that were given up, for whatever pause."""
+    counts = {"failed": failed, "given_up": given_up, "pauses": pauses}
+    changes = {f"/sys/kernel/cpu_pause/{name}": f"{number}\n" for name, number in counts.items()}
+    found = by_name(status(tree("cortex-a76-pages", changes)))
+    texts = found["cpu-pause"]["changes"]
+    hvo = found["hugetlb-vmemmap"]["changes"][0]
+    assert bool(texts) == often
+    assert ("wait_us" in hvo) == often
+    for text in [hvo, *texts] if often else []:
+        assert f"{failed} pauses have failed since boot" in text
+        assert f"{given_up} attempts were given up" in text
+        assert "go on growing" in text
+        # Pauses also fail where no CPU was waited for.
+        assert "could not be paused within" not in text
+
+
 def test_pauses_that_failed_while_a_cpu_went_off_line_are_no_reason_to_wait_longer(tree, status):
     found = by_name(status(tree("cortex-a76-pages", {"/sys/kernel/cpu_pause/given_up": "0\n"})))
     assert found["cpu-pause"]["figures"]["failed"] == 66
@@ -208,6 +239,7 @@ def test_status_of_a_kernel_without_the_features(tree, status, call):
     code, output = call(root, "status")
     assert code == 4
     assert "The running kernel, 6.12.117, was built without them." in output
+    assert "Boot a kernel that has them;" in output
 
 
 def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
@@ -215,10 +247,42 @@ def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
     root = tree("unpatched", {"/boot/config-6.12.117": None})
     with (root / "proc" / "meminfo").open("a") as file:
         file.write("DirectMap4k:       4096 kB\nDirectMap2M:    1044480 kB\n")
-    for tree_without_log in (root, without_log(root)):
-        value = status(tree_without_log)
-        assert value["exit_status"] == 4
-        assert {feature["state"] for feature in value["features"]} == {"absent"}
+    value = status(root)
+    assert value["exit_status"] == 4
+    assert {feature["state"] for feature in value["features"]} == {"absent"}
+    # Without a configuration nothing but the log tells of percpu-local.
+    value = status(without_log(root))
+    assert value["exit_status"] == 3
+    states = {name: feature["state"] for name, feature in by_name(value).items()}
+    assert states.pop("percpu-local") == "unknown"
+    assert set(states.values()) == {"absent"}
+
+
+PERCPU_LOCAL_ALONE = "CONFIG_ARM64_4K_PAGES=y\nCONFIG_ARM64_PERCPU_LOCAL_MAP=y\n"
+
+
+def test_percpu_local_alone_is_not_absent_for_who_may_not_read_the_log(tree, status):
+    """No other feature is in that kernel, and percpu-local has no counter."""
+    config = {"/boot/config-6.12.117": PERCPU_LOCAL_ALONE}
+    value = status(without_log(tree("unpatched", config)))
+    percpu_local = by_name(value)["percpu-local"]
+    assert (percpu_local["state"], percpu_local["certain"]) == ("on", False)
+    assert value["exit_status"] == 3
+    off = config | cmdline("percpu_local_map=0")
+    percpu_local = by_name(status(without_log(tree("unpatched", off))))["percpu-local"]
+    assert (percpu_local["state"], percpu_local["certain"]) == ("off", False)
+
+
+def test_percpu_local_is_absent_where_the_log_or_the_configuration_says_so(tree, status):
+    """The log does so if it goes back to the start of the kernel."""
+    lost = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
+    for changes in ({}, lost):
+        percpu_local = by_name(status(tree("unpatched", changes)))["percpu-local"]
+        assert (percpu_local["state"], percpu_local["certain"]) == ("absent", True)
+    config = {"/boot/config-6.12.117": PERCPU_LOCAL_ALONE}
+    whole = by_name(status(tree("unpatched", config)))["percpu-local"]
+    assert (whole["state"], whole["certain"]) == ("absent", True)
+    assert by_name(status(tree("unpatched", config | lost)))["percpu-local"]["state"] == "on"
 
 
 def test_status_of_another_architecture(tree, status, call):
@@ -233,6 +297,12 @@ def test_status_of_nothing_at_all(tmp_path, status, call):
     assert status(tmp_path)["exit_status"] == 4
     for command in ("status", "check", "advise", "export"):
         assert "Traceback" not in call(tmp_path, command)[1]
+    for command in ("status", "advise"):
+        output = " ".join(call(tmp_path, command)[1].split())
+        assert "for arm64. The files do not say which architecture this is." in output
+        assert "machine is unknown" not in output
+        assert "that on this machine" not in output
+    assert not any(feature["certain"] for feature in status(tmp_path)["features"])
     for command in ("map", "watch"):
         code, output = call(tmp_path, command)
         assert code == 1
@@ -668,6 +738,27 @@ def test_cpus_that_had_not_started_have_blocks_split_in_pauses(tree, status, cal
     assert "hugetlb-vmemmap does without it" not in words
 
 
+@pytest.mark.parametrize(
+    ("value", "on"), [(None, False), ("N", False), ("Y", True), ("force", True)]
+)
+@pytest.mark.parametrize("not_optimized", [0, 8])
+def test_memory_that_holds_its_own_struct_pages_saves_none(tree, status, value, on, not_optimized):
+    """Hugetlb pages in it are never optimized, and not counted as such that were not."""
+    hvo = "/sys/kernel/mm/hugetlb_vmemmap"
+    changes: dict[str, str | None] = {
+        f"{hvo}/bytes_saved": f"{56 * 24 << 10}\n",
+        f"{hvo}/not_optimized": f"{not_optimized}\n",
+    }
+    if value:
+        changes["/sys/module/memory_hotplug/parameters/memmap_on_memory"] = f"{value}\n"
+    (change,) = by_name(status(tree("all-on", changes)))["hugetlb-vmemmap"]["changes"]
+    usual = "Some hugetlb pages kept all" if not_optimized else "allocated while it was off"
+    assert usual in change
+    assert ("memory_hotplug.memmap_on_memory" in change) == on
+    whole = changes | {f"{hvo}/bytes_saved": f"{64 * 24 << 10}\n"}
+    assert by_name(status(tree("all-on", whole)))["hugetlb-vmemmap"]["changes"] == []
+
+
 def test_hvo_that_is_switched_off(tree, status):
     found = by_name(status(tree("all-on", {"/proc/sys/vm/hugetlb_optimize_vmemmap": "0\n"})))
     assert found["hugetlb-vmemmap"]["state"] == "off"
@@ -793,6 +884,40 @@ def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch
     assert log.last(r"no local map: (.*)")[1] == "percpu_local_map=0"
     monkeypatch.setattr(tool, "_ask_journal", lambda: "")
     assert tool.read_log(files).source == "/dev/kmsg"
+
+
+def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypatch, capsys):
+    """It runs each minute, and the log of a machine that has been up for long has lost its start.
+
+    Of all states only that of percpu-local cannot be inferred, and only without a configuration.
+    """
+    asked = []
+
+    def ask() -> str:
+        asked.append(1)
+        return "Linux version 6.12.117\npercpu: no local map: no memory for tables\n"
+
+    monkeypatch.setattr(tool, "_ask_journal", ask)
+    # Only of the machine that it runs on is the journal asked.
+    live = property(lambda _: True, lambda *_: None)
+    monkeypatch.setattr(tool.Files, "live", live, raising=False)
+
+    def states(changes: dict[str, str | None]) -> tuple[dict[str, float], int]:
+        asked.clear()
+        assert tool.main(["--root", str(tree("all-on", changes)), "export"]) == 0
+        found = samples(capsys.readouterr().out)
+        return {n: v for n, v in found.items() if "feature_on" in n}, len(asked)
+
+    lost = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
+    expected, number = states({})
+    assert (set(expected.values()), len(expected), number) == ({1}, len(FEATURES), 0)
+    assert states(lost) == (expected, 0)
+    found, number = states(lost | {"/boot/config-6.12.117": None})
+    assert number == 1
+    assert found['pagewright_feature_on{feature="percpu-local",mode=""}'] == 0
+    # Who asks for the status wants to have the kernel's own word.
+    tool.main(["--root", str(tree("all-on", lost)), "status"])
+    assert len(asked) == 2
 
 
 def test_a_copy_that_tar_has_made_of_sys(tree, status):
@@ -1031,9 +1156,18 @@ def test_map_of_a_kernel_with_39_bits_of_address():
 
 
 def test_map_of_another_architecture(tree, call):
-    code, output = call(tree("x86"), "map")
-    assert code == 0
-    assert "DirectMap2M" in output
+    root = tree("x86")
+    debugfs = root / "sys" / "kernel" / "debug"
+    debugfs.mkdir(parents=True, exist_ok=True)
+    for _ in range(2):
+        code, output = call(root, "map")
+        assert code == 0
+        assert "DirectMap2M" in output
+        assert "Page tables are shown of arm64 only." in output
+        # Nothing is said that would not help.
+        assert "debugfs" not in output
+        assert "root" not in output
+        (debugfs / "kernel_page_tables").write_text("---[ User Space ]---\n")
 
 
 def runs(*parts: tuple[int, int, int]) -> Any:
@@ -1095,6 +1229,21 @@ def test_check_of_machines_that_are_as_they_should_be(tree, call):
     assert call(tree("x86"), "check")[0] == 4
 
 
+@pytest.fixture
+def time_passes(monkeypatch):
+    """Return the sleeps so far, none of which takes time, and what is done in each."""
+    sleeps: list[float] = []
+    events: list[Any] = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        for event in events:
+            event()
+
+    monkeypatch.setattr(tool.time, "sleep", sleep)
+    return sleeps, events
+
+
 @pytest.mark.parametrize(
     ("file", "pattern", "by", "name"),
     [
@@ -1105,7 +1254,7 @@ def test_check_of_machines_that_are_as_they_should_be(tree, call):
         ("/sys/kernel/cpu_pause/longest_ns", r"\d+", "5", "could be paused"),
     ],
 )
-def test_check_sees_what_does_not_agree(tree, call, file, pattern, by, name):
+def test_check_sees_what_does_not_agree(tree, call, time_passes, file, pattern, by, name):
     root = tree("all-on")
     text = (root / file.lstrip("/")).read_text()
     changed = re.sub(pattern, by, text)
@@ -1158,7 +1307,33 @@ def test_check_sees_an_atomic_that_faults_twice(tree):
     assert "emulated" in tool.check_faults(machine, tool.Touched(256, 257, 0)).words
 
 
-def test_check_judges_nothing_while_hugetlb_pages_come_or_go(tree, monkeypatch, call):
+def test_check_waits_for_surplus_pages_that_are_gathered(tree, call, time_passes):
+    """In pause mode they are no longer counted for up to 2 s before they are restored."""
+    sleeps, events = time_passes
+    hvo = "/sys/kernel/mm/hugetlb_vmemmap"
+    root = tree("all-on", {f"{hvo}/mode": "pause\n", f"{hvo}/bytes_saved": f"{80 * 28 << 10}\n"})
+    # The log is that of a machine in seamless mode, where a page frees less.
+    (root / "dev" / "kmsg").unlink()
+    saved = root / hvo.lstrip("/") / "bytes_saved"
+    gathered = saved.read_text()
+    events.append(lambda: saved.write_text(f"{64 * 28 << 10}\n"))
+    code, output = call(root, "check")
+    assert code == 0, output
+    assert "come or go at the moment" in output
+    assert len(sleeps) == 1
+    assert sleeps[0] > 2
+    # What is restored is not waited for.
+    assert call(root, "check")[0] == 0
+    assert len(sleeps) == 1
+    # What nobody restores is wrong.
+    events.clear()
+    saved.write_text(gathered)
+    code, output = call(root, "check")
+    assert (code, len(sleeps)) == (1, 2)
+    assert re.search("^wrong .*the memory freed fits the hugetlb pages", output, re.MULTILINE)
+
+
+def test_check_judges_nothing_while_hugetlb_pages_come_or_go(tree, monkeypatch, call, time_passes):
     """The kernel counts them no longer, while their struct pages are still to be restored."""
     root = tree("all-on")
     pages = root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -1218,6 +1393,26 @@ def test_advise_by_processor(tree, call):
     assert found["cpu-pause"]["words"].startswith("linear-map and hugetlb-vmemmap need it")
 
 
+@pytest.mark.parametrize("mode", [None, "seamless", "pause"])
+def test_advise_promises_pauses_of_struct_pages_only_where_blocks_are_split(tree, call, mode):
+    """Larger pages than those of 4 KiB map struct pages by pages, which need no split."""
+    changes: dict[str, str | None] = {}
+    if mode:
+        changes["/sys/kernel/mm/hugetlb_vmemmap/mode"] = f"{mode}\n"
+        changes["/sys/kernel/mm/hugetlb_vmemmap/reason"] = "asked for with hugetlb_vmemmap=\n"
+    midr = {
+        f"/sys/devices/system/cpu/cpu{number}/regs/identification/midr_el1": f"{UNLISTED}\n"
+        for number in range(2)
+    }
+    machine = tool.read_machine(tool.Files(tree("unpatched", changes | midr)))
+    for size, pauses in ((4, True), (16, mode == "pause"), (64, mode == "pause"), (None, True)):
+        other = replace(machine, page_size=None if size is None else size << 10)
+        assert tool._hvo_pauses(other) == pauses
+        words = {one.name: one.words for one in tool.advise(other, ())}
+        needs = "linear-map and hugetlb-vmemmap need it" if pauses else "linear-map needs it"
+        assert words["cpu-pause"].startswith(needs)
+
+
 def test_advise_names_processes_with_large_heaps(tree, call):
     java = "Name:\tjava\nRssAnon:\t 8388608 kB\n"
     changes = {
@@ -1229,7 +1424,17 @@ def test_advise_names_processes_with_large_heaps(tree, call):
     assert found["gain"] == "much"
     assert "java (77)" in found["words"]
     assert "small" not in found["words"]
-    assert f"{8 << 30 >> 12:,}" in found["words"]
+    # README.md: 1 GiB of 4 KiB pages takes 524,288 faults, and 262,144 with the feature.
+    readme = (SPACE.root / "README.md").read_text()
+    row = re.search(r"^\| page faults of LDADD.* \| ([\d,]+) \| ([\d,]+) \|$", readme, re.MULTILINE)
+    assert row
+    without, with_feature = (int(number.replace(",", "")) for number in row.groups())
+    words = (
+        "They take two page faults for each page, up to {:,} in all. With the feature they take "
+        "half."
+    )
+    assert with_feature * 2 == without
+    assert words.format(8 * without) in found["words"]
 
 
 def test_the_name_of_a_process_is_no_command_to_the_terminal(tree, call):
@@ -1714,6 +1919,24 @@ def test_the_page_on_status_has_each_line_that_is_printed(tree, call, status, na
     assert {label for label in labels if f"`{label}`" not in text} == set()
 
 
+def test_what_is_there_once_is_counted_in_the_singular(status, tree, call):
+    """Whatever figure it is of."""
+    for name in ("all-on", "cortex-a76-pages"):
+        for feature in status(tree(name))["features"]:
+            for figure in feature["figures"]:
+                one = tool.figure_text(tool.Figure(**(figure | {"value": 1})))
+                several = tool.figure_text(tool.Figure(**(figure | {"value": 2})))
+                if figure["unit"] == "" and not figure["words"].startswith("of "):
+                    assert one[1:] != several[1:], one
+                assert not re.match(r"1 (page faults|leaves|times|pauses|attempts|failures)\b", one)
+    changes = {"/sys/kernel/cpu_pause/failed": "1\n"}
+    assert ": 1 pause failed;" in call(tree("cortex-a76-pages", changes), "check")[1]
+    pauses = {"/sys/kernel/cpu_pause/pauses": "1\n"}
+    assert ": 1 pause, the longest" in call(tree("all-on", pauses), "check")[1]
+    pool = {"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "1\n"}
+    assert "(1 page of 2 MiB)" in call(tree("unpatched", pool), "advise")[1]
+
+
 def test_the_page_on_status_has_nothing_that_is_never_printed(status, tree):
     text = (SPACE.root / "docs" / "status.md").read_text()
     figures = [
@@ -1764,6 +1987,7 @@ def test_documents_for_administrators_say_what_other_cpus_gain(tree, status):
     assert "`auto` is seamless on all CPUs" in row[0]
     stale = (
         r"gain nothing|nothing is lost|[Oo]nly other CPUs|no BBM level 2|where all CPUs can do it"
+        r"|on on any CPU"
     )
     texts = [TOOLS / "README.md", COMMAND, TOOLS / "pagewright.1", docs / "status.md"]
     for file in texts:
