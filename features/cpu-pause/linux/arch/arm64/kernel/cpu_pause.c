@@ -57,6 +57,7 @@
  */
 #define pr_fmt(fmt) "cpu_pause: " fmt
 
+#include <linux/arm_sdei.h>
 #include <linux/atomic.h>
 #include <linux/cpu.h>
 #include <linux/cpuhotplug.h>
@@ -192,7 +193,11 @@ static u64 ticks_to_ns(u64 count)
 	return mul_u64_u64_div_u64(count, NSEC_PER_SEC, arch_timer_get_rate());
 }
 
-/* Interrupts, pseudo-NMIs, SErrors and debug exceptions: whatever PMR allows. */
+/*
+ * Interrupts, pseudo-NMIs, SErrors and debug exceptions: whatever PMR allows. Events of firmware
+ * (SDEI) come nevertheless, and their handlers use data in the linear map. So each CPU asks the
+ * firmware to keep them back, if there are any, before the CPU is counted and until it is let go.
+ */
 static __always_inline u64 mask_all(void)
 {
 	u64 daif = read_sysreg(daif);
@@ -221,6 +226,7 @@ void noinstr cpu_pause_ipi(void)
 {
 	/* Pairs with the store-release of who asks. */
 	u32 seq = smp_load_acquire(&pause_seq);
+	bool masked;
 	s64 old;
 	u64 daif;
 
@@ -228,6 +234,7 @@ void noinstr cpu_pause_ipi(void)
 		return;
 
 	daif = mask_all();
+	masked = sdei_try_mask_local_cpu();
 
 	/* What this CPU has done so far is done before the initiator sees it stopped. */
 	old = raw_atomic64_read(&stopped);
@@ -243,6 +250,8 @@ void noinstr cpu_pause_ipi(void)
 	isb();
 	raw_atomic64_dec_return_release(&stopped);
 out:
+	if (masked)
+		sdei_unmask_local_cpu();
 	unmask(daif);
 }
 
@@ -279,6 +288,26 @@ bool cpu_pause_abandon(void)
 	return true;
 }
 
+/**
+ * cpu_pause_died() - let all CPUs go, on the way to a panic
+ *
+ * Like cpu_pause_abandon(), but this is true only once. What the way to the panic warns of is
+ * no warning in a pause: die() would be called for it while it holds its lock.
+ *
+ * Context: any. For die(), and for what stops all other CPUs for good.
+ * Return: true on the CPU that died while the others were paused, the first time.
+ */
+bool cpu_pause_died(void)
+{
+	bool died = cpu_pause_abandon();
+
+	/* pause_sem stays taken, so no other initiator can have been noted. */
+	if (died)
+		WRITE_ONCE(pause_initiator, -1);
+
+	return died;
+}
+
 /* Let everyone go, and wait until they have gone. */
 static void notrace resume(void)
 {
@@ -304,7 +333,7 @@ static bool notrace pause(const struct cpumask *mask, unsigned int others, bool 
 	/* What was prepared for the pause is done before anyone stops for it. */
 	smp_store_release(&pause_seq, seq);
 	if (others)
-		smp_send_cpu_pause(mask, together);
+		smp_send_cpu_pause(mask, others, together);
 
 	/* Pairs with the release of each that stops. */
 	while (atomic64_read_acquire(&stopped) != all) {
@@ -343,13 +372,14 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	bool together = !failed_tries;
 	unsigned long flags;
 	unsigned int others;
-	bool all_stopped;
+	bool all_stopped, masked;
 
 	wait = us_to_ticks(together ? min(FIRST_WAIT_US, longest_wait_us) : longest_wait_us);
 	pause_limit = us_to_ticks(READ_ONCE(limit_us));
 
 	local_irq_save(flags);
 	daif = mask_all();
+	masked = sdei_try_mask_local_cpu();
 
 	/* As stable as with cpus_read_lock(): no CPU is coming or going. */
 	cpumask_copy(&mask, cpu_online_mask);
@@ -368,6 +398,8 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	resume();
 
 	WRITE_ONCE(pause_initiator, -1);
+	if (masked)
+		sdei_unmask_local_cpu();
 	unmask(daif);
 	local_irq_restore(flags);
 

@@ -5,6 +5,8 @@
  */
 #include "lkdtm.h"
 #include <linux/bug.h>
+#include <linux/kdebug.h>
+#include <linux/notifier.h>
 #include <linux/panic.h>
 
 #include <asm/cpu_pause.h>
@@ -29,6 +31,16 @@ static bool warn_paused(void *arg)
 
 	return false;
 }
+
+/* As what saves a dump may, if it finds that a CPU does not stop. */
+static int warn_of_death(struct notifier_block *nb, unsigned long action, void *data)
+{
+	WARN(1, "warns of a death in a pause, as asked\n");
+
+	return NOTIFY_DONE;
+}
+
+static struct notifier_block warns_of_death = { .notifier_call = warn_of_death };
 
 static void die_paused(cpu_pause_fn_t how)
 {
@@ -55,10 +67,17 @@ static void lkdtm_CPU_PAUSE_WARNING(void)
 	die_paused(warn_paused);
 }
 
+static void lkdtm_CPU_PAUSE_FAULT_WARNING(void)
+{
+	if (!register_die_notifier(&warns_of_death))
+		die_paused(fault_paused);
+}
+
 static struct crashtype crashtypes[] = {
 	CRASHTYPE(CPU_PAUSE_PANIC),
 	CRASHTYPE(CPU_PAUSE_FAULT),
 	CRASHTYPE(CPU_PAUSE_WARNING),
+	CRASHTYPE(CPU_PAUSE_FAULT_WARNING),
 };
 
 struct crashtype_category cpu_pause_crashtypes = {

@@ -46,15 +46,25 @@ void cpu_pause_sleep(u64 ns);
 bool cpu_pause_limit_reached(void);
 bool cpu_pause_half_reached(void);
 
+/*
+ * For the driver of the interrupt controller: register what interrupts all other CPUs at once. It
+ * is called with everything masked. It returns false, having done nothing, if the CPUs that it
+ * would reach are not as many as @others.
+ */
+typedef bool (*cpu_pause_broadcast_t)(irq_hw_number_t hwirq, unsigned int others);
+void cpu_pause_set_broadcast(cpu_pause_broadcast_t fn);
+
 /* For arch/arm64/kernel/smp.c */
 void cpu_pause_ipi(void);
 bool cpu_pause_abandon(void);
-void smp_send_cpu_pause(const struct cpumask *mask, bool together);
+bool cpu_pause_died(void);
+void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool together);
 
 #else /* CONFIG_ARM64_CPU_PAUSE */
 
 static inline void cpu_pause_ipi(void) { }
 static inline bool cpu_pause_abandon(void) { return false; }
+static inline bool cpu_pause_died(void) { return false; }
 
 #endif /* CONFIG_ARM64_CPU_PAUSE */
 
