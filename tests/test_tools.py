@@ -418,6 +418,8 @@ NOT_STARTED = "not all CPUs have started"
 LIVE_ONLY = "arm64.linear_map=live"
 TOP_LEVEL = "the top level of the page tables has blocks"
 NO_PAUSES = "this kernel cannot pause other CPUs"
+ISOLATED = "isolated CPUs are not paused"
+REAL_TIME = "a real-time kernel pauses no CPUs"
 AF = "arm64.linear_map=af, splits without one if they can be"
 IN_PAUSES = "split and folded back in pauses"
 FIXED = "its permissions do not change without rodata=full"
@@ -494,6 +496,34 @@ PAGES = {
         UNLISTED,
         ["CPU 0", NO_PAUSES],
         ["CONFIG_ARM64_CPU_PAUSE"],
+    ),
+    "isolated": (
+        f"{BOOT_CPU}, and {ISOLATED}",
+        "isolcpus=2-3",
+        UNLISTED,
+        ["CPU 0", ISOLATED],
+        ["Boot with arm64.linear_map=pause, if"],
+    ),
+    "isolated-and-nobbml2": (
+        f"arm64.nobbml2, and {ISOLATED}",
+        "arm64.nobbml2 nohz_full=2-3",
+        LISTED,
+        ["booted with arm64.nobbml2", ISOLATED],
+        ["Remove arm64.nobbml2 ", "live"],
+    ),
+    "real-time": (
+        f"{BOOT_CPU}, and {REAL_TIME}",
+        "",
+        UNLISTED,
+        ["CPU 0", REAL_TIME],
+        ["Boot with arm64.linear_map=pause, if"],
+    ),
+    "repainted-isolated": (
+        f"repainted: {SECONDARY_CPU}",
+        "nohz_full=3",
+        UNLISTED,
+        ["CPU 2, Cortex-A76 r4p1, is not known", ISOLATED],
+        ["Boot with arm64.linear_map=pause, if"],
     ),
     "pause-and-top-level": (
         f"arm64.linear_map=pause, and {TOP_LEVEL}",
@@ -655,7 +685,7 @@ def test_each_reason_of_the_kernel_is_among_those():
     """Whatever the kernel may say of the linear map at boot, the test above has it said."""
     folder = SPACE.root / "features/linear-map/linux/arch/arm64/mm"
     choice = (folder / "linear_map.c").read_text()
-    choice = choice.split("bool __init linear_map_choose_mode(")[1].split("\n}\n")[0]
+    choice = choice.split(" why_no_pauses(void)\n")[1].split("linear_map_painted(")[0]
     texts = re.findall(r'"([^"]+)"', choice)
     for name in ("linear_map_pause.c", "linear_map.h"):
         texts += re.findall(
@@ -663,7 +693,7 @@ def test_each_reason_of_the_kernel_is_among_those():
             (folder / name).read_text(),
             re.DOTALL,
         )
-    assert len(texts) == 11
+    assert len(texts) == 13
     reasons = [case[0] for case in (*PAGES.values(), *BLOCKS.values())]
     assert [text for text in texts if not any(text in reason for reason in reasons)] == []
     repaint = (folder / "linear_map_repaint.c").read_text()
@@ -672,7 +702,9 @@ def test_each_reason_of_the_kernel_is_among_those():
     assert '"repainted"' in repaint
     assert tool._REPAINTED == "repainted"
     ours = {tool._LIVE_ONLY, tool._NO_PAUSES, tool._TOP_LEVEL, tool._IN_PAUSES}
-    assert ours | {tool._NOT_STARTED} == {
+    assert ours | {tool._NOT_STARTED, tool._ISOLATED, tool._REAL_TIME} == {
+        ISOLATED,
+        REAL_TIME,
         NOT_STARTED,
         LIVE_ONLY,
         NO_PAUSES,
@@ -1391,6 +1423,10 @@ def test_advise_by_processor(tree, call):
     assert "Cortex-A76 r4p1" in found["linear-map"]["words"]
     assert found["hugetlb-vmemmap"]["bytes"] == 32 * 24 << 10
     assert found["cpu-pause"]["words"].startswith("linear-map and hugetlb-vmemmap need it")
+    assert "arm64.linear_map=pause" not in found["linear-map"]["words"]
+    isolated = advice(call, tree("cortex-a76", cmdline("nohz_full=2-3")))
+    words = "As isolated CPUs are not paused, that takes the boot parameter arm64.linear_map=pause."
+    assert words in isolated["linear-map"]["words"]
 
 
 @pytest.mark.parametrize("mode", [None, "seamless", "pause"])

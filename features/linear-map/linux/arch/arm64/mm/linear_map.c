@@ -75,6 +75,48 @@ static int __init parse_way(char *arg)
 }
 early_param("arm64.linear_map", parse_way);
 
+/* Some CPUs are to be left alone. What they are is for others to parse, and later. */
+static bool cpus_are_isolated __initdata;
+
+static int __init note_isolcpus(char *arg)
+{
+	cpus_are_isolated = true;
+
+	return 0;
+}
+early_param("isolcpus", note_isolcpus);
+
+static int __init note_nohz_full(char *arg)
+{
+	cpus_are_isolated = true;
+
+	return 0;
+}
+early_param("nohz_full", note_nohz_full);
+
+/*
+ * Why are blocks not split in pauses? NULL if they are.
+ *
+ * Pages interrupt nobody. Who has set CPUs aside, or has a real-time kernel, asks for that more
+ * than for memory, and would have to know of pauses to do without them. So there are none unless
+ * they are asked for.
+ */
+static const char *__init why_no_pauses(void)
+{
+	const char *why = why_linear_map_cannot_pause();
+
+	if (wanted_way == WAY_LIVE)
+		return "arm64.linear_map=live";
+	if (why || wanted_way != WAY_AUTO)
+		return why;
+	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return "a real-time kernel pauses no CPUs";
+	if (cpus_are_isolated)
+		return "isolated CPUs are not paused";
+
+	return NULL;
+}
+
 /**
  * linear_map_choose_mode() - what is the linear map to be painted with?
  *
@@ -103,13 +145,12 @@ bool __init linear_map_choose_mode(void)
 			      "arm64.linear_map=af, splits without one if they can be" :
 			      bbml2_noabort_disabled() ? "arm64.nobbml2" :
 			      "the boot CPU is not known to have BBM level 2 without aborts";
-		no_pause_reason = wanted_way == WAY_LIVE ? "arm64.linear_map=live" :
-				  why_linear_map_cannot_pause();
+		no_pause_reason = why_no_pauses();
 		if (no_pause_reason)
 			linear_map_mode = LINEAR_MAP_PAGES;
 		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pause_reason;
 	}
-	linear_map_may_pause = wanted_way == WAY_AUTO && !why_linear_map_cannot_pause();
+	linear_map_may_pause = wanted_way == WAY_AUTO && !why_no_pauses();
 	if (linear_map_mode == LINEAR_MAP_LIVE && !linear_map_may_pause)
 		bbml2_noabort_require();
 

@@ -168,6 +168,10 @@ static bool is_in_kfence_pool(unsigned long start, unsigned long end)
 /*
  * Memory that was added later may be removed again, section by section: do not put it
  * into leaves that it would have to be cut out of.
+ *
+ * Memory of devices may be removed in smaller parts, and without notice. It is never folded, as it
+ * is mapped as MT_NORMAL, and all_default() wants linear_map_default_desc(), which has
+ * MT_NORMAL_TAGGED.
  */
 static bool is_boot_memory(unsigned long start, unsigned long end)
 {
