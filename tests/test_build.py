@@ -101,9 +101,10 @@ def test_the_configuration_is_of_the_version_of_the_source(tmp_path, monkeypatch
     listing = tmp_path / "packages.txt"
     listing.write_text(f"linux-base 4.9\n{configs} 6.12.{9 if offered else 7}-1\n")
 
-    def fetch(space, names):
+    def fetch(space, names, instead_of=""):
         if names != [had]:
-            raise PagewrightError(f"there is no {names}")
+            raise PagewrightError(f"E: Version of {names} was not found")
+        assert instead_of == ("" if offered else "6.12.9-1")
         return Fetched(tmp_path / had, listing)
 
     def read(fetched, name):
@@ -115,6 +116,16 @@ def test_the_configuration_is_of_the_version_of_the_source(tmp_path, monkeypatch
     assert text == f"{had} usr/src/{configs}/config.arm64_none_cloud-arm64.xz"
     said = "" if offered else f"taking {configs} 6.12.7-1, as 6.12.9-1 of it cannot be had"
     assert capsys.readouterr().err.startswith(said)
+
+
+def test_no_other_configuration_is_taken_without_a_network(tmp_path, monkeypatch):
+    def fetch(space, names, instead_of=""):
+        assert not instead_of
+        raise PagewrightError("Temporary failure resolving the archive")
+
+    monkeypatch.setattr(build.arm64_packages, "fetch", fetch)
+    with pytest.raises(PagewrightError, match="Temporary failure"):
+        build._debian_config(Workspace(tmp_path, tmp_path), "cloud-arm64", "6.12.9-1")
 
 
 # --- A source that moves: kernels of one C file -----------------------------------

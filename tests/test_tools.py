@@ -419,6 +419,8 @@ LIVE_ONLY = "arm64.linear_map=live"
 TOP_LEVEL = "the top level of the page tables has blocks"
 NO_PAUSES = "this kernel cannot pause other CPUs"
 ISOLATED = "isolated CPUs are not paused"
+# A kernel without these has the parameters in vain.
+ISOLATES = "CONFIG_CPU_ISOLATION=y\nCONFIG_NO_HZ_FULL=y\n"
 REAL_TIME = "a real-time kernel pauses no CPUs"
 AF = "arm64.linear_map=af, splits without one if they can be"
 IN_PAUSES = "split and folded back in pauses"
@@ -510,6 +512,13 @@ PAGES = {
         LISTED,
         ["booted with arm64.nobbml2", ISOLATED],
         ["Remove arm64.nobbml2 ", "live"],
+    ),
+    "isolated-and-not-started": (
+        f"repainted: {NOT_STARTED}",
+        "isolcpus=3 maxcpus=2",
+        LISTED,
+        ["Some CPUs had not started", ISOLATED],
+        ["Remove maxcpus=2 ", "live"],
     ),
     "real-time": (
         f"{BOOT_CPU}, and {REAL_TIME}",
@@ -670,7 +679,8 @@ BLOCKS = {
 )
 def test_a_reason_for_the_linear_map_is_told_whole_with_what_to_do(tree, status, mode, case):
     reason, parameters, cpus, why, change = (PAGES if mode == "pages" else BLOCKS)[case]
-    found = by_name(status(tree("all-on", linear_map_says(mode, reason, parameters, cpus))))
+    changes = linear_map_says(mode, reason, parameters, cpus, ISOLATES)
+    found = by_name(status(tree("all-on", changes)))
     linear_map = found["linear-map"]
     on = mode == "blocks" and case != "fixed"
     assert (linear_map["state"], linear_map["mode"]) == ("on" if on else "off", mode)
@@ -1424,9 +1434,12 @@ def test_advise_by_processor(tree, call):
     assert found["hugetlb-vmemmap"]["bytes"] == 32 * 24 << 10
     assert found["cpu-pause"]["words"].startswith("linear-map and hugetlb-vmemmap need it")
     assert "arm64.linear_map=pause" not in found["linear-map"]["words"]
-    isolated = advice(call, tree("cortex-a76", cmdline("nohz_full=2-3")))
     words = "As isolated CPUs are not paused, that takes the boot parameter arm64.linear_map=pause."
-    assert words in isolated["linear-map"]["words"]
+    machine = tool.read_machine(tool.Files(tree("cortex-a76", cmdline("nohz_full=2-3"))))
+    for symbol, isolated in (("CONFIG_CPU_ISOLATION", False), ("CONFIG_NO_HZ_FULL", True)):
+        other = replace(machine, config=machine.config | {symbol: "y"})
+        told = {one.name: one.words for one in tool.advise(other, ())}
+        assert (words in told["linear-map"]) == isolated
 
 
 @pytest.mark.parametrize("mode", [None, "seamless", "pause"])

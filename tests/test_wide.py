@@ -71,6 +71,27 @@ def test_kernel_of_servers_from_uefi_and_acpi(machine, kunit_suites, cpu):
     passes(place, kunit_suites)
 
 
+@pytest.mark.parametrize(
+    ("cpu", "append", "said"),
+    [
+        ("neoverse-n1", "isolcpus=1", "pages .*, and isolated CPUs are not paused;"),
+        ("neoverse-n1", "nohz_full=1", "pages .*, and isolated CPUs are not paused;"),
+        ("neoverse-n1", "isolcpus=1 arm64.linear_map=pause", "blocks .*in pauses: "),
+        (LISTED_CPU, "isolcpus=1", "blocks .*split and folded back live: "),
+        # A CPU that starts later may lack what the others have, and is not refused.
+        (LISTED_CPU, "isolcpus=1 maxcpus=2", "pages .repainted: not all CPUs have started"),
+        (LISTED_CPU, "maxcpus=2", "blocks .*in pauses: not all CPUs have started"),
+    ],
+)
+def test_isolated_cpus_are_not_paused(machine, cpu, append, said):
+    """Which takes a kernel that isolates CPUs, as this one."""
+    place = machine("server-4k", cpu=cpu, smp=4, memory="2G", append=append)
+    lines = re.findall(r"linear map: (.*)", place.check("dmesg"))
+    assert re.match(said, lines[-1])
+    place.check(HOTPLUG, timeout=300)
+    assert place.warnings() == ""
+
+
 def test_kernel_of_servers_on_two_nodes(machine, kunit_suites):
     place = machine("server-4k", nodes=2, smp=8, memory="4G", append=KUNIT)
     assert place.read("/sys/devices/system/node/online") == ["0-1"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,9 +103,11 @@ def bench(
     if lg_env:
         check_place(lg_env)
     plots.pattern(select)
-    # Rather now than after hours of measuring.
+    # Rather now than after hours of measuring. The folder of the runs will be there then.
+    (space.out / "bench").mkdir(parents=True, exist_ok=True)
     for output in filter(None, (json, html, svg)):
-        if output.is_dir() or not output.parent.is_dir():
+        place = output if output.exists() else output.parent
+        if output.is_dir() or not os.access(place, os.W_OK):
             raise PagewrightError(
                 f"{output} cannot be written", "name a file in a folder that is there"
             )

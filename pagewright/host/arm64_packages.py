@@ -56,7 +56,13 @@ class Fetched:
     listing: Path
 
 
-def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool = False) -> Fetched:
+def fetch(
+    space: Workspace,
+    names: Sequence[str],
+    release: str = "",
+    keep: bool = False,
+    instead_of: str = "",
+) -> Fetched:
     """Return packages and all they need, extracted, from the cache or from Debian.
 
     Args:
@@ -66,6 +72,8 @@ def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool 
             pattern of apt, such as ?essential.
         release: the release of Debian that they are of; the host's if empty.
         keep: the packages as they come are in the folder debs, too, to be installed.
+        instead_of: a version that cannot be had; a list that stands in for another version stays
+            as it was for that one alone.
 
     Raises:
         BuildError: apt has no source for the host's release of Debian.
@@ -74,7 +82,7 @@ def fetch(space: Workspace, names: Sequence[str], release: str = "", keep: bool 
     """
     release = release or packages.debian_release()
     store = space.cache / "guest"
-    words = (release, *names, *(("keep",) if keep else ()))
+    words = (release, *names, *(("keep",) if keep else ()), *filter(None, (instead_of,)))
     name = hashlib.sha256(" ".join(words).encode()).hexdigest()[:16]
     tar = store / f"{release}-{name}.tar"
     fetched = Fetched(tar, tar.with_suffix(_LISTING))

@@ -287,9 +287,11 @@ def _debian_config(space: Workspace, flavour: str, version: str) -> str:
         return ""
     try:
         fetched = arm64_packages.fetch(space, [f"{DEBIAN_CONFIGS}={version}"])
-    except PagewrightError:
-        # The archive drops old versions. If that is not why, this fails too, and says it.
-        fetched = arm64_packages.fetch(space, [DEBIAN_CONFIGS])
+    except PagewrightError as error:
+        # The archive drops old versions, and apt then says this.
+        if "was not found" not in str(error):
+            raise
+        fetched = arm64_packages.fetch(space, [DEBIAN_CONFIGS], instead_of=version)
         say(f"taking {_config_of(fetched)}, as {version} of it cannot be had")
     name = f"usr/src/{DEBIAN_CONFIGS}/config.arm64_none_{flavour}.xz"
     return lzma.decompress(arm64_packages.read(fetched, name)).decode()

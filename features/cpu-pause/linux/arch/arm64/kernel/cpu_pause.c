@@ -131,8 +131,9 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
 #define MAX_FAILED_TRIES	7
 
 /*
- * A pause that is asked for so soon after one that failed fails too, and stops nobody. So
- * there is at most one try in this time for as long as a CPU cannot be interrupted.
+ * A pause that is asked for so soon after one that failed fails too, and stops nobody. So once
+ * MAX_FAILED_TRIES have failed there is at most one try in this time for as long as a CPU cannot
+ * be interrupted.
  */
 #define HOLD_OFF_NS	(250 * NSEC_PER_MSEC)
 
@@ -196,7 +197,7 @@ static u64 ticks_to_ns(u64 count)
 /*
  * Interrupts, pseudo-NMIs, SErrors and debug exceptions: whatever PMR allows. Events of firmware
  * (SDEI) come nevertheless, and their handlers use data in the linear map. So each CPU asks the
- * firmware to keep them back, if there are any, before the CPU is counted and until it is let go.
+ * firmware for none, if there are any, before the CPU is counted and until it is let go.
  */
 static __always_inline u64 mask_all(void)
 {
@@ -636,7 +637,10 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 		ret = try_in_turn(fn, arg, more, stats);
 	} while (ret == -EAGAIN && ktime_get_ns() < give_up_ns);
 
-	/* Who asks next would have the same CPUs stand still for the same that does not come. */
+	/*
+	 * With a wait_us of a second this comes before MAX_FAILED_TRIES. Who asks next would have
+	 * the same CPUs stand still at once for the same that does not come.
+	 */
 	return ret == -EAGAIN ? fail_pause() : ret;
 }
 

@@ -69,8 +69,10 @@ static void lkdtm_CPU_PAUSE_WARNING(void)
 
 static void lkdtm_CPU_PAUSE_FAULT_WARNING(void)
 {
-	if (!register_die_notifier(&warns_of_death))
-		die_paused(fault_paused);
+	if (register_die_notifier(&warns_of_death))
+		return;
+	die_paused(fault_paused);
+	unregister_die_notifier(&warns_of_death);
 }
 
 static struct crashtype crashtypes[] = {

@@ -152,6 +152,17 @@ void __init bbml2_noabort_require(void)
 	bbml2_required = true;
 }
 
+/**
+ * bbml2_noabort_is_required() - has somebody said so?
+ *
+ * Context: any.
+ * Return: true after bbml2_noabort_require().
+ */
+bool bbml2_noabort_is_required(void)
+{
+	return bbml2_required;
+}
+
 /*
  * The capability's match. There is no sanitised ID register to ask for the system:
  * each CPU that is up left its own registers in cpu_data.

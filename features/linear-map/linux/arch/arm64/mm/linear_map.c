@@ -75,12 +75,12 @@ static int __init parse_way(char *arg)
 }
 early_param("arm64.linear_map", parse_way);
 
-/* Some CPUs are to be left alone. What they are is for others to parse, and later. */
+/* Some CPUs are to be left alone. Which they are is for others to parse, and later. */
 static bool cpus_are_isolated __initdata;
 
 static int __init note_isolcpus(char *arg)
 {
-	cpus_are_isolated = true;
+	cpus_are_isolated |= IS_ENABLED(CONFIG_CPU_ISOLATION);
 
 	return 0;
 }
@@ -88,7 +88,7 @@ early_param("isolcpus", note_isolcpus);
 
 static int __init note_nohz_full(char *arg)
 {
-	cpus_are_isolated = true;
+	cpus_are_isolated |= IS_ENABLED(CONFIG_NO_HZ_FULL);
 
 	return 0;
 }
@@ -151,7 +151,9 @@ bool __init linear_map_choose_mode(void)
 		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pause_reason;
 	}
 	linear_map_may_pause = wanted_way == WAY_AUTO && !why_no_pauses();
-	if (linear_map_mode == LINEAR_MAP_LIVE && !linear_map_may_pause)
+	/* Isolated CPUs are no reason to refuse others: then there are pages if one lacks it. */
+	if (linear_map_mode == LINEAR_MAP_LIVE &&
+	    (wanted_way == WAY_LIVE || why_linear_map_cannot_pause()))
 		bbml2_noabort_require();
 
 	return linear_map_in_pages();

@@ -15,6 +15,7 @@
  * changes a permission would therefore have to wait for CPU hotplug, and that includes vfree(),
  * which cannot fail. No CPU can come online during a pause. So, if not all CPUs have started,
  * sizes are changed in pauses from now on, too, and no CPU is refused: see has_bbml2_noabort().
+ * Where isolated CPUs are not to be paused, everything is mapped with pages then.
  *
  * It is the boot CPU that splits, live, for it can. The others must not notice. To stop
  * them is not enough: a CPU also translates what it speculates on, and where its stack
@@ -193,7 +194,7 @@ static const char *__init why_not_live(void)
 {
 	if (system_supports_bbml2_noabort())
 		return NULL;
-	if (linear_map_may_pause && !cpumask_subset(cpu_present_mask, cpu_online_mask))
+	if (!bbml2_noabort_is_required() && !cpumask_subset(cpu_present_mask, cpu_online_mask))
 		return "not all CPUs have started";
 
 	return "a secondary CPU is not known to have BBM level 2 without aborts";

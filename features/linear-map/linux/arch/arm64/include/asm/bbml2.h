@@ -15,6 +15,7 @@ bool arm64_has_bbml2_noabort(u32 midr, u64 mmfr2);
 bool cpu_has_bbml2_noabort(void);
 bool bbml2_noabort_disabled(void);
 void bbml2_noabort_require(void);
+bool bbml2_noabort_is_required(void);
 bool has_bbml2_noabort(const struct arm64_cpu_capabilities *caps, int scope);
 
 /**
