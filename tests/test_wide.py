@@ -88,7 +88,8 @@ def test_isolated_cpus_are_not_paused(machine, cpu, append, said):
     place = machine("server-4k", cpu=cpu, smp=4, memory="2G", append=append)
     lines = re.findall(r"linear map: (.*)", place.check("dmesg"))
     assert re.match(said, lines[-1])
-    place.check(HOTPLUG, timeout=300)
+    # Linux 6.12 refuses, for its deadline scheduler, to take an isolated CPU off line.
+    place.check(HOTPLUG.replace("cpu[1-9]", "cpu[23]"), timeout=300)
     assert place.warnings() == ""
 
 
