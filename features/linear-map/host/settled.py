@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from pagewright.machine.machine import Machine
 
-# Leaves by size, and how many were split and folded, if the kernel counts that.
-_STATE = "grep -h -e ^DirectMap -e ^linear_map_ /proc/meminfo /proc/vmstat"
+# Leaves by size, and how many were split and folded, if the kernel counts that. The base counts
+# neither, and grep's status is 1 then.
+_STATE = "grep -h -e ^DirectMap -e ^linear_map_ /proc/meminfo /proc/vmstat || test $? = 1"
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:
