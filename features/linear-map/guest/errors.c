@@ -194,6 +194,8 @@ FIXTURE_SETUP(errors)
 		snprintf(path, sizeof(path), FAULTS "%s/verbose", names[i]);
 		write_text(path, "0");
 	}
+	/* A pause that the task asks for is one of the things that may fail, and is tried again. */
+	write_text(FAULTS "fail_cpu_pause/verbose", "0");
 	write_text(FAULTS "fail_page_alloc/ignore-gfp-highmem", "N");
 	write_text(FAULTS "fail_page_alloc/min-order", "0");
 	write_text("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");

@@ -109,8 +109,15 @@ static void change_not_default(const struct address_range *run, const struct des
 		 * cleared it for a moment (linear_map_access_flag.c): it is not protected. The
 		 * lock that would tell them apart may be held for as long as a pause takes.
 		 */
-		if ((leaf.desc | PTE_AF) != linear_map_default_desc(leaf.start, leaf.size))
+		if ((leaf.desc | PTE_AF) != linear_map_default_desc(leaf.start, leaf.size)) {
 			change_kernel_range(max(addr, leaf.start), next, change);
+		} else if (leaf.size == LEAF_PTE && (change->set & PTE_WRITE)) {
+			/*
+			 * Split for a change that did not come, as when a module could not be
+			 * loaded for want of memory. Nobody else would have it folded.
+			 */
+			fold_later(leaf.start, next);
+		}
 	}
 }
 
