@@ -93,8 +93,8 @@ def _line(entry: dict[str, str]) -> str:
 def _holds(test: str, changed: list[str] | None) -> bool:
     """Tell whether a test need not run again, although these files have changed since it passed.
 
-    It is taken to depend on every file but those that have other tests, unless it looks at these,
-    and, if it is a test of kernels, but documents.
+    It is taken to depend on every file but those that have other tests, unless it looks at these. A
+    test of kernels does not depend on documents either.
     """
     own = test.split("::")[0]
     if own in _OF_OTHER_TESTS:
