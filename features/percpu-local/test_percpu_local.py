@@ -229,6 +229,20 @@ def test_page_table_dumps(machine):
     assert place.warnings() == ""
 
 
+def test_kaslr_moves_the_areas(machine):
+    """In nobody's log is an address that would tell where the image is."""
+    starts = []
+    for append in ("", "", "nokaslr"):
+        place = machine(smp=2, append=append)
+        [table] = place.read("/sys/kernel/debug/kernel_page_tables")
+        starts.append(int(mapped(parts(table)["Per-CPU areas start"])[0].split("-")[0], 16))
+        assert not re.search("0x|ffff", place.check("dmesg | grep 'percpu: local map'"))
+    lowest = int(RANGES[AREAS].split("-")[0], 16)
+    assert starts[2] - lowest < 2 << 20
+    # One boot in 65,536 has the place of another one.
+    assert len({start >> 21 for start in starts}) == 3
+
+
 def test_cpus_come_and_go(machine):
     place = machine(smp=4, append=f"{KUNIT} {NMI}")
     place.check(

@@ -72,6 +72,13 @@ static unsigned long nr_table_pages __initdata;
 
 unsigned long percpu_local_second_level __ro_after_init;
 
+/*
+ * Where the areas begin, as a part of the room that there is, in units of 1 << 16.
+ * Set with the image's offset by KASLR, and 0 without. Nothing else is made of these
+ * bits of the seed, so where the areas are tells nothing of where the image is.
+ */
+u16 percpu_areas_seed __initdata;
+
 static bool wanted __initdata = true;
 
 static int __init parse_percpu_local_map(char *arg)
@@ -348,14 +355,14 @@ static int __init make_table(unsigned int cpu)
 
 /*
  * Give each CPU as much room as there is, such that ptes can be in both views'
- * tables.
+ * tables. With KASLR the areas begin anywhere in what room is left.
  */
 static int __init lay_out(unsigned int nr_units)
 {
 	unsigned long start = (unsigned long)__per_cpu_start;
+	unsigned long rest;
 
 	space.local = start & ~PERCPU_LOCAL_BIT;
-	space.areas = PERCPU_AREAS_START + (start & (PMD_SIZE - 1));
 	space.align = CONT_PTE_SIZE;
 	space.size = percpu_local_room(nr_units);
 	space.stride = space.size + PMD_SIZE;
@@ -365,6 +372,10 @@ static int __init lay_out(unsigned int nr_units)
 			nr_units, space.size / SZ_1M, PERCPU_LOCAL_MIN / SZ_1M);
 		return -ENOSPC;
 	}
+
+	rest = PERCPU_AREAS_END - PERCPU_AREAS_START - nr_units * space.stride;
+	space.areas = PERCPU_AREAS_START + (start & (PMD_SIZE - 1)) +
+		      round_down(rest * percpu_areas_seed >> 16, PMD_SIZE);
 
 	/* KASLR leaves the image room for that, whatever the seed. */
 	if (space.local + space.size > PERCPU_AREAS_START) {
@@ -413,8 +424,9 @@ int __init arch_percpu_local_init(struct percpu_local_space *result,
 		if (make_table(cpu))
 			goto no_memory;
 
-	pr_info("local map of %lu MiB/cpu at 0x%lx, %lu KiB/cpu of tables\n",
-		space.size / SZ_1M, space.local,
+	/* No address, as that of the local region tells where the image is. */
+	pr_info("local map of %lu MiB/cpu, %lu KiB/cpu of tables\n",
+		space.size / SZ_1M,
 		nr_table_pages * PAGE_SIZE / SZ_1K / nr_units);
 	*result = space;
 	enabled = true;
@@ -456,8 +468,10 @@ static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp,
  * @size: in bytes; a multiple of pages
  *
  * Where a whole contiguous range is in it, and both addresses are aligned to
- * one, the entries have the contiguous bit. Nobody ever changes them again, as
- * the first chunk stays and its permissions do.
+ * one, the entries have the contiguous bit. Nobody changes them while they are
+ * live: the first chunk stays, and so do its permissions. KPTI makes them
+ * non-global with all CPUs on the reserved table, before any of them is in a TLB
+ * again.
  *
  * Context: boot, on one CPU.
  * Return: 0, or -EBUSY if something else is mapped there.
@@ -729,7 +743,8 @@ static void __init sync_nonglobal(u64 *copies, const u64 *entries, size_t size)
  * percpu_local_sync_nonglobal() - swapper_pg_dir became non-global in place
  *
  * Entries that point at tables have the bit set, too, where it means nothing.
- * Global to non-global needs no break-before-make. All other tables are common.
+ * Global to non-global needs no break-before-make. Private tables below these
+ * have entries for tables alone, and all other tables are common.
  *
  * Context: boot CPU in stop_machine().
  */

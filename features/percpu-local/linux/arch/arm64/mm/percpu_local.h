@@ -48,6 +48,9 @@ static inline unsigned long percpu_local_room(unsigned int nr_units)
 typedef void (ttbr_replace_func)(phys_addr_t ttbr1);
 extern ttbr_replace_func idmap_cpu_replace_ttbr1;
 
+/* Set by kaslr_early_init(). */
+extern u16 percpu_areas_seed;
+
 const struct percpu_local_table *percpu_local_table_of(unsigned int cpu);
 unsigned int percpu_local_top_size(void);
 const struct percpu_local_space *percpu_local_get_space(void);

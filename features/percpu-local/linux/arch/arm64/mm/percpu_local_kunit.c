@@ -319,6 +319,9 @@ static void pointers_lead_into_the_space(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, space->local,
 			(unsigned long)__per_cpu_start & ~PERCPU_LOCAL_BIT);
 	KUNIT_EXPECT_GE(test, space->areas, PERCPU_AREAS_START);
+	KUNIT_EXPECT_TRUE(test, IS_ALIGNED(space->areas -
+					   (unsigned long)__per_cpu_start,
+					   PMD_SIZE));
 	for_each_possible_cpu(cpu) {
 		unsigned long area = space->areas + unit++ * space->stride;
 		unsigned long ptr = (unsigned long)per_cpu_ptr(dynamic, cpu);
@@ -432,29 +435,42 @@ static void read_there(void *addr)
 }
 
 /*
+ * An address in the areas' space for which the top level has no entry, away from
+ * the areas; 0 if there is none.
+ */
+static unsigned long address_without_entry(void)
+{
+	const struct percpu_local_space *space = percpu_local_get_space();
+	unsigned long end = space->areas + num_possible_cpus() * space->stride;
+	/* What an entry maps that each CPU has a copy of. */
+	unsigned long entry_size = CONFIG_PGTABLE_LEVELS > 4 ? P4D_SIZE :
+				   IS_ENABLED(CONFIG_ARM64_16K_PAGES) ?
+				   PUD_SIZE : PGDIR_SIZE;
+	unsigned long addr, first;
+
+	for (addr = PERCPU_AREAS_END - PMD_SIZE; addr >= PERCPU_AREAS_START;
+	     addr -= entry_size) {
+		first = round_down(addr, entry_size);
+		if ((first + entry_size <= space->areas || first >= end) &&
+		    !entry_at(swapper_pg_dir, addr))
+			return addr;
+	}
+	return 0;
+}
+
+/*
  * A mapping that needs a new entry at the top is there for all CPUs, and goes
  * for all.
  */
 static void new_top_level_entries_reach_all(struct kunit *test)
 {
-	const struct percpu_local_space *space = percpu_local_get_space();
-	/* What an entry maps that each CPU has a copy of. */
-	unsigned long entry_size = CONFIG_PGTABLE_LEVELS > 4 ? P4D_SIZE :
-				   IS_ENABLED(CONFIG_ARM64_16K_PAGES) ?
-				   PUD_SIZE : PGDIR_SIZE;
-	/* The end of the areas' space: too far up for any area. */
-	unsigned long addr = PERCPU_AREAS_END - PMD_SIZE;
+	/* Tables stay: an entry of an earlier run is there, and not taken again. */
+	unsigned long addr = address_without_entry();
 	unsigned long *page = (unsigned long *)get_zeroed_page(GFP_KERNEL);
 	unsigned int cpu;
 
 	KUNIT_ASSERT_NOT_NULL(test, page);
-	/*
-	 * Tables stay: where one is from an earlier run, there is no new entry.
-	 */
-	while (entry_at(swapper_pg_dir, addr))
-		addr -= entry_size;
-	KUNIT_ASSERT_GT(test, addr,
-			space->areas + num_possible_cpus() * space->stride);
+	KUNIT_ASSERT_NE(test, addr, 0);
 	*page = 0x5ca1ab1e;
 	KUNIT_ASSERT_EQ(test, 0,
 			vmap_page_range(addr, addr + PAGE_SIZE,
