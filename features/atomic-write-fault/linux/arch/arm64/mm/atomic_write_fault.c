@@ -29,7 +29,8 @@
  * The signal that a fault may end in is made from what the hardware reported.
  * Where the write fails, the fault is handled as the reported read after all: the
  * instruction then takes its own write fault, and the signal says so. So it is where
- * there is no memory for what a load-exclusive reads.
+ * the page that a load-exclusive would get cannot be allocated. That is rare: before
+ * it fails, the allocation reclaims memory and has tasks killed, as it does for a store.
  */
 #define pr_fmt(fmt) "atomic-write-fault: " fmt
 
@@ -93,8 +94,10 @@ static u64 last_entry(struct mm_struct *mm, unsigned long addr)
  * balancing hides takes a translation fault as untouched memory does.
  *
  * The answer may be out of date when it is given, which is as if the fault had been taken
- * earlier. A page that is just being swapped out or moved has an empty entry for a moment.
- * It may then be found untouched, and a task that only reads gets a copy of it.
+ * earlier. Some who change the entry of a page empty it for a moment: reclaim, migration,
+ * KSM, the scan of NUMA balancing, copy-on-write by another thread, and what folds
+ * contiguous entries. The page may then be found untouched, and a task that only reads
+ * gets a copy of it or makes it dirty, or its fault is counted and finds the page there.
  */
 static bool is_untouched(struct mm_struct *mm, unsigned long addr)
 {
@@ -115,10 +118,14 @@ static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
 	if (compat_user_mode(regs))
 		return false;
 
-	/* A monitor must not hear of a write that may never come. */
+	/*
+	 * A monitor must not hear of a write that may never come. In a droppable
+	 * mapping a write that gets no page is no error but tried again for ever.
+	 */
 	if (rmw == AARCH64_INSN_RMW_EXCLUSIVE &&
 	    (!exclusive_write_fault || !vma_is_anonymous(vma) ||
-	     userfaultfd_armed(vma) || !is_untouched(vma->vm_mm, addr)))
+	     vma->vm_flags & VM_DROPPABLE || userfaultfd_armed(vma) ||
+	     !is_untouched(vma->vm_mm, addr)))
 		return false;
 
 	/*
