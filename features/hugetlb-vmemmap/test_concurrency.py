@@ -31,6 +31,11 @@ DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
 sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.mark.full)])
 
+# What uses page_ext for each page of a huge page walks off the end of the section's array if the
+# page is larger than a section: 6.12 does, with HVO or without. These are page_owner and the
+# check of user page tables, so a debug build has neither where there are pages of 1 GiB.
+WITHOUT_PAGE_EXT = "page_table_check=off"
+
 # Two pages of 1 GiB must be there in one piece; for 2 MiB little memory will do.
 MEMORY = {"2M": "1G", "1G": "6G"}
 
@@ -51,12 +56,16 @@ Program = Callable[[Machine, str, str], None]
 def optimised(machine: Boot) -> Boot:
     """Boot a machine whose huge pages do without most of their struct pages.
 
-    Called with the build, the mode, more kernel parameters and fields of MachineOptions.
+    Called with the build, the mode, the size of the pages, more kernel parameters and fields of
+    MachineOptions.
     """
 
-    def factory(build: str, mode: str, append: str = "", **options: Any) -> Machine:
-        check = "arm64.pgtable_transition_check=on" if recipe(workspace.find(), build).debug else ""
-        words = ("hugetlb_free_vmemmap=on", f"hugetlb_vmemmap={mode}", check, append)
+    def factory(
+        build: str, mode: str, size: str = "2M", append: str = "", **options: Any
+    ) -> Machine:
+        words = ["hugetlb_free_vmemmap=on", f"hugetlb_vmemmap={mode}", append]
+        if is_debug(build):
+            words += ["arm64.pgtable_transition_check=on", WITHOUT_PAGE_EXT if size == "1G" else ""]
         return machine(build, append=" ".join(filter(None, words)), smp=4, **options)
 
     return factory
@@ -77,6 +86,10 @@ def optimised_program(guest_program: GuestProgram) -> Program:
     return run
 
 
+def is_debug(build: str) -> bool:
+    return recipe(workspace.find(), build).debug
+
+
 def has_hvo(build: str) -> bool:
     return "hugetlb-vmemmap" in recipe(workspace.find(), build).features
 
@@ -86,10 +99,10 @@ def has_hvo(build: str) -> bool:
 @sizes
 def test_walkers_see_whole_pages_only(optimised, optimised_program, build, mode, size):
     """All files are read that show something of each struct page; two are of debug builds."""
-    debug = recipe(workspace.find(), build).debug
-    append = "page_owner=on" if debug else ""
-    place = optimised(build, mode, append, memory=MEMORY[size])
-    if debug:
+    all_files = is_debug(build) and size != "1G"
+    append = "page_owner=on" if all_files else ""
+    place = optimised(build, mode, size, append, memory=MEMORY[size])
+    if all_files:
         place.check(f"test -r {' -a -r '.join(OF_DEBUG_BUILDS)}")
     optimised_program(place, build, f"{TESTS}/vmemmap_walkers -v of_{size}")
 
@@ -98,7 +111,7 @@ def test_walkers_see_whole_pages_only(optimised, optimised_program, build, mode,
 @pause_first
 @sizes
 def test_memory_errors_are_confined(optimised, optimised_program, build, mode, size):
-    place = optimised(build, mode, memory=MEMORY[size])
+    place = optimised(build, mode, size, memory=MEMORY[size])
     optimised_program(place, build, f"{TESTS}/vmemmap_poison -v of_{size}")
 
 

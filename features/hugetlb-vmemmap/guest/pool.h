@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -92,12 +93,28 @@ static inline long meminfo(const char *name)
 	return value;
 }
 
+/*
+ * Have all slab caches give back what they do not use.  With KASAN they free here what
+ * waits to be freed, of up to a thirty-second of all memory, so that a use of it is found.
+ */
+static inline void slabs_shrink(void)
+{
+	glob_t caches;
+
+	if (glob("/sys/kernel/slab/*/shrink", 0, NULL, &caches))
+		return;
+	for (size_t i = 0; i < caches.gl_pathc; i++)
+		text_write(caches.gl_pathv[i], "1");
+	globfree(&caches);
+}
+
 /* Memory that is free or could be at once, in KiB; CPUs keep next to nothing to themselves. */
 static inline long available(void)
 {
 	text_write("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");
 	sync();
 	text_write("/proc/sys/vm/drop_caches", "3");
+	slabs_shrink();
 	text_write("/proc/sys/vm/stat_refresh", "1");
 	return meminfo("MemFree") + meminfo("SReclaimable");
 }
