@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -49,8 +48,12 @@ GIANT = Size(1048576, 16380, 16376)
 
 
 def on(mode: str) -> str:
-    """Return kernel parameters that switch HVO on in a mode."""
-    return f"hugetlb_free_vmemmap=on hugetlb_vmemmap={mode}"
+    """Return kernel parameters that switch HVO on in a mode.
+
+    A pause waits longer than by default for a CPU that the host does not run.
+    """
+    wait = " cpu_pause.wait_us=250000" if mode == "pause" else ""
+    return f"hugetlb_free_vmemmap=on hugetlb_vmemmap={mode}{wait}"
 
 
 def read(place: Machine, file: str) -> int:
@@ -273,6 +276,8 @@ def test_as_many_gigantic_pages_the_second_time(machine, mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_seamless_never_pauses(machine, mode):
     place = machine(memory="8G", smp=2, append=on(mode))
+    # However slow the host is, what is done together needs one pause.
+    place.check("echo 1000000 >/sys/kernel/cpu_pause/limit_us")
     resize(place, GIANT, 2)
     demote(place, GIANT, LARGE, 2)
     resize(place, LARGE, 0)
@@ -464,7 +469,7 @@ def test_surplus_pages_that_wait_to_be_freed_are_not_missed(shared_machine):
     assert_nothing_left(place)
 
 
-@pytest.mark.parametrize("others", [0, 20], ids=["at-once", "after-too-many-pauses"])
+@pytest.mark.parametrize("others", [1, 20], ids=["at-once", "after-too-many-pauses"])
 def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
     """Most of memory is, for two seconds, and a program wants half of it at once."""
     place = machine(memory="4G", smp=2, append=on("pause"))
@@ -472,7 +477,8 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
     wanted = number * LARGE.kib // 2 // 1024
     place.check(f"echo {number + 16} >/proc/sys/vm/nr_overcommit_hugepages")
     gather_for_long(place)
-    # With others, tasks have had all the pauses that they can have in five seconds.
+    # One other keeps the time from becoming shorter, as it does if nothing is freed. With many,
+    # tasks have had all the pauses that they can have in five seconds.
     event = "/sys/kernel/tracing/events/workqueue/workqueue_queue_work/enable"
     skipped = read(place, f"{HVO}/not_optimized")
     output = place.check(
@@ -492,7 +498,7 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others):
     assert f"pages={number}" in output
     # What is free is less than what is wanted: the rest is gathered.
     assert int(re.search(r"MemFree: +(\d+)", output)[1]) // 1024 < wanted // 2, output
-    if others:
+    if others > 1:
         assert read(place, f"{HVO}/not_optimized") > skipped
     else:
         assert re.search(r"\bfallocate-\d+ .*free_hpage_workfn", output), output
@@ -673,15 +679,17 @@ def test_failed_allocations_leave_folios_whole(machine, mode, size):
 def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine):
     """Each try waits for RCU, and for CPUs: one for each page of a pool would take minutes."""
     place = shared_machine(memory="8G", smp=2, append=on("pause"))
-    number, tried = 256, read(place, f"{HVO}/not_restored")
+    number, before = 256, read(place, f"{HVO}/not_restored")
     assert resize(place, LARGE, number) == number
-    place.check(
+    # They are looked at before they are tried again.
+    counts = place.check(
         "cd /sys/kernel/debug/fail_cpu_pause; echo 0 >verbose; echo -1 >times; "
-        f"echo 100 >probability; echo 0 >{LARGE.pool}/nr_hugepages; echo 0 >probability",
+        f"echo 100 >probability; echo 0 >{LARGE.pool}/nr_hugepages; "
+        f"cat {HVO}/not_restored {LARGE.pool}/surplus_hugepages; echo 0 >probability",
         timeout=300,
     )
-    assert read(place, f"{HVO}/not_restored") - tried == number
-    assert read(place, f"{LARGE.pool}/surplus_hugepages") == number
+    tried, surplus = map(int, counts.split())
+    assert (tried - before, surplus) == (number, number)
     # They are pages of the pool again if it is to have so many.
     assert resize(place, LARGE, number) == number
     assert resize(place, LARGE, 0) == 0
@@ -697,8 +705,8 @@ def test_surplus_pages_wait_for_a_pause(machine):
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
     # Long enough for no pause to be had.
     gather_for_long(place)
-    place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
     tried = read(place, f"{HVO}/not_restored")
+    place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
     # All of them are tried once, and one of them every 2 s from then on.
     place.check("sleep 10")
     assert 2 <= read(place, f"{HVO}/not_restored") - tried - number <= 6
@@ -711,7 +719,7 @@ def test_surplus_pages_wait_for_a_pause(machine):
     assert saved(place) == number * LARGE.pause
 
     place.check(f"echo 0 >{fail}/probability")
-    place.check(ALL_BACK, timeout=10)
+    place.check(ALL_BACK)
     assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
@@ -733,25 +741,26 @@ def test_surplus_pages_wait_for_memory(machine):
     place = machine(memory="4G", smp=2, append=on("pause"))
     number, fail = 100, "/sys/kernel/debug/fail_page_alloc"
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
-    gather_for_long(place)
     place.check(
         f"{FAIL_PAGES_OF_TASKS}; "
         "for process in /proc/[0-9]*; do case $(cat $process/comm) in "
         "kworker*|kthreadd) echo 1 >$process/make-it-fail;; esac; done"
     )
+    gather_for_long(place)
     tried = read(place, f"{HVO}/not_restored")
     place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
     # All of them together, one by itself, and then one every 2 s: together, and by itself.
     place.check(
         f"until test $(cat {HVO}/not_restored) -ge {tried + number + 1 + 2 * 2}; do sleep 0.1; done"
     )
-    assert read(place, f"{HVO}/not_restored") - tried <= number + 1 + 2 * 4
+    # All of them each time would be far more, however late this is looked at.
+    assert read(place, f"{HVO}/not_restored") - tried < number + number // 2
     # One may be away, to be tried.
     assert read(place, f"{LARGE.pool}/surplus_hugepages") >= number - 1
     assert saved(place) == number * LARGE.pause
 
     place.check(f"echo 0 >{fail}/probability; echo N >{fail}/task-filter")
-    place.check(ALL_BACK, timeout=10)
+    place.check(ALL_BACK)
     assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
@@ -790,12 +799,13 @@ def test_pages_with_all_their_struct_pages_need_no_pause_to_go(shared_machine):
     place.check("echo 0 >/proc/sys/vm/hugetlb_optimize_vmemmap")
     assert resize(place, GIANT, 6) == 6
     assert saved(place) == 5 * GIANT.pause
-    place.check(
+    surplus = place.check(
         "cd /sys/kernel/debug/fail_cpu_pause; echo 0 >verbose; echo -1 >times; "
-        f"echo 100 >probability; echo 0 >{GIANT.pool}/nr_hugepages; echo 0 >probability",
+        f"echo 100 >probability; echo 0 >{GIANT.pool}/nr_hugepages; "
+        f"cat {GIANT.pool}/surplus_hugepages; echo 0 >probability",
         timeout=300,
     )
-    assert read(place, f"{GIANT.pool}/surplus_hugepages") == 5
+    assert int(surplus) == 5
     # They are pages of the pool again if it is to have so many.
     assert resize(place, GIANT, 5) == 5
     assert resize(place, GIANT, 0) == 0
@@ -1052,7 +1062,7 @@ def test_everything_at_once(machine, build, rounds, cpu, mode):
     happened = {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", output)}
     assert happened["rounds"] == rounds
     assert all(happened[what] for what in ("made", "demoted", "walks", "plugged")), happened
-    time.sleep(1)
+    place.check(ALL_BACK)
     assert_nothing_left(place, cpus_go=True)
     # Each page has its entries changed when it is optimized, and again when it is restored. Some
     # are not optimized, if CPUs could not be paused; each of these may have been a large one.

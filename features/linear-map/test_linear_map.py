@@ -286,8 +286,7 @@ def test_modules_split_and_are_folded_back(machine, cpu):
     # No more than the blocks in which the modules lie.
     assert before["32M"] + before["1G"] - loaded["32M"] - loaded["1G"] <= 1 << 20 << 1
     guest.check(f"rmmod {' '.join(reversed(MODULES))}")
-    settled_leaves(guest, 1)
-    assert direct_map(guest) == before
+    wait_until(lambda: direct_map(guest) == before, 30)
     counts = {name: count - boots[name] for name, count in vmstat(guest).items()}
     assert counts["linear_map_split_pmd"] == counts["linear_map_fold_pmd"] > 0
     assert counts["linear_map_split_pud"] == counts["linear_map_fold_pud"]
@@ -390,18 +389,16 @@ def test_secret_memory_waits_for_a_pause_that_cannot_be_had(machine):
     assert guest.warnings() == ""
 
 
-# Dumps the kernel's page tables now and then for five seconds; prints how long the slowest took.
-SLOWEST_DUMP = """
-slowest=0
+# Dumps the kernel's page tables now and then for five seconds; prints how long the third slowest
+# took, as a busy host may make one or two of them slow.
+SLOW_DUMP = """
 for i in $(seq 50); do
     read begin rest </proc/uptime
     cat /sys/kernel/debug/kernel_page_tables >/dev/null || exit
     read end rest </proc/uptime
-    took=$((${end%.*}${end#*.} - ${begin%.*}${begin#*.}))
-    test $took -gt $slowest && slowest=$took
+    echo $((${end%.*}${end#*.} - ${begin%.*}${begin#*.}))
     sleep 0.1
-done
-echo $slowest
+done | sort -n | tail -n 3 | head -n 1
 """
 
 
@@ -414,7 +411,7 @@ def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, needs_symbo
     load_and_unload(guest)
     split = direct_map(guest)["4k"]
     assert split > whole
-    usual = int(guest.check(SLOWEST_DUMP, timeout=60))
+    usual = int(guest.check(SLOW_DUMP, timeout=60))
 
     cpu = "/sys/devices/system/cpu/cpu2"
     states = guest.check("cat /sys/devices/system/cpu/hotplug/states")
@@ -422,7 +419,7 @@ def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, needs_symbo
     assert state
     guest.check(f"echo 0 >{cpu}/online; echo {state[1]} >{cpu}/hotplug/target")
     guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold")
-    slowest = int(guest.check(SLOWEST_DUMP, timeout=60))
+    slowest = int(guest.check(SLOW_DUMP, timeout=60))
     assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 1
     assert direct_map(guest)["4k"] == split
     assert slowest < usual + 100, "hundredths of a second"
@@ -439,8 +436,8 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
     before = direct_map(guest)
     guest.check("modprobe dummy && rmmod dummy; sleep 1")
     assert direct_map(guest)["4k"] > before["4k"]
-    guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold; sleep 1")
-    assert direct_map(guest) == before
+    guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold")
+    wait_until(lambda: direct_map(guest) == before, 30)
     assert guest.warnings() == ""
 
 
@@ -451,8 +448,11 @@ def test_tracepoints_tell_of_splits_and_folds(machine, cpu):
     guest = machine(cpu=cpu, smp=2, append="arm64.linear_map_fold_delay_ms=10")
     guest.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")
     guest.check("echo 1 >/sys/kernel/tracing/events/linear_map/enable")
-    guest.check("modprobe dummy && rmmod dummy; sleep 1")
-    trace = guest.check("cat /sys/kernel/tracing/trace")
+    file = "/sys/kernel/tracing/trace"
+    guest.check(
+        f"modprobe dummy && rmmod dummy; until grep -q linear_map_fold: {file}; do sleep 0.1; done"
+    )
+    trace = guest.check(f"cat {file}")
     for event in ("linear_map_split", "linear_map_change", "linear_map_fold"):
         assert re.search(rf"{event}: start=[0-9a-f]+ ", trace)
     assert guest.warnings() == ""

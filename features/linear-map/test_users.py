@@ -243,7 +243,8 @@ def test_crash_dump_shows_memory_as_it_was(machine, kernel_overlay, build, way):
         overlay=kernel_overlay(build),
     )
     place.check(f"{TESTS}/kexec -p /boot/Image maxcpus=1 reset_devices")
-    address, content = place.check(f"{TESTS}/mark hold >/run/mark & sleep 1; cat /run/mark").split()
+    held = "until test -s /run/mark; do sleep 0.1; done; cat /run/mark"
+    address, content = place.check(f"{TESTS}/mark hold >/run/mark & {held}").split()
     assert place.check(f"{TESTS}/mark find {address} /proc/kcore") == content
     place.start_anew("echo c >/proc/sysrq-trigger")
     assert place.check(f"{TESTS}/mark find {address} /proc/vmcore") == content

@@ -230,7 +230,7 @@ def test_page_table_dumps(machine):
 
 
 def test_kaslr_moves_the_areas(machine):
-    """In nobody's log is an address that would tell where the image is."""
+    """The log's line about the map has no address, as that would tell where the image is."""
     starts = []
     for append in ("", "", "nokaslr"):
         place = machine(smp=2, append=append)
@@ -239,7 +239,7 @@ def test_kaslr_moves_the_areas(machine):
         assert not re.search("0x|ffff", place.check("dmesg | grep 'percpu: local map'"))
     lowest = int(RANGES[AREAS].split("-")[0], 16)
     assert starts[2] - lowest < 2 << 20
-    # One boot in 65,536 has the place of another one.
+    # Of 65,536 boots one has the place of a certain other one.
     assert len({start >> 21 for start in starts}) == 3
 
 

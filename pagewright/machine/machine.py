@@ -253,7 +253,7 @@ class Machine:
         if self._emulator is None:
             raise MachineError("a fixed place cannot start a kernel anew")
         boots = self.console().count(_READY)
-        self.check(f"setsid sh -c {shlex.quote(f'sleep 0.5; {command}')} >/dev/null 2>&1 &")
+        self.check(f"setsid sh -c {shlex.quote(f'sleep 2; {command}')} >/dev/null 2>&1 &")
         give_up = time.monotonic() + timeout
         while self.console().count(_READY) <= boots:
             if self._emulator.exit_status(timeout=0.2) is not None or time.monotonic() > give_up:

@@ -222,8 +222,7 @@ do {										\
 	/* What the first time leaves behind is no leak. */			\
 	EXPECT_EQ(0, self->sweep.action(self->sweep.data));			\
 	EXPECT_EQ(0, self->sweep.action(self->sweep.data));			\
-	sleep(1);								\
-	dump_read(&before_);							\
+	dump_read_settled(&before_);						\
 	available_ = available();						\
 	sweep_run(&self->sweep);						\
 	EXPECT_TRUE(self->sweep.complete);					\

@@ -35,8 +35,7 @@ FIXTURE_SETUP(modules)
 		ASSERT_EQ(0, module_unload(module_names[i]))
 			TH_LOG("%s: %s", module_names[i], strerror(errno));
 	}
-	sleep(1);
-	dump_read(&self->before);
+	dump_read_settled(&self->before);
 }
 
 FIXTURE_TEARDOWN(modules)

@@ -492,9 +492,11 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, stats.pauses, 0ULL);
 	KUNIT_EXPECT_GT(test, stats.given_up, 1ULL);
 
-	/* What is asked for then fails at once and stops nobody. */
+	/* What is asked for in the next quarter of a second fails at once and stops nobody. */
+	asked = ktime_get_ns();
 	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &again), -EBUSY);
-	KUNIT_EXPECT_EQ(test, again.given_up, 0ULL);
+	if (ktime_get_ns() - asked < 200 * NSEC_PER_MSEC)
+		KUNIT_EXPECT_EQ(test, again.given_up, 0ULL);
 	KUNIT_EXPECT_EQ(test, watch.calls, 0);
 	stop_being_deaf(&deafness);
 	migrate_enable();
@@ -510,6 +512,7 @@ static void a_try_does_not_sleep(struct kunit *test)
 	struct cpu_pause_stats stats = { }, other = { };
 	struct watch watch = { };
 	unsigned int tries;
+	u64 asked;
 	int ret;
 
 	/* After a success no tries are counted as failed. */
@@ -534,11 +537,13 @@ static void a_try_does_not_sleep(struct kunit *test)
 	migrate_disable();
 	have_a_deaf_cpu(test, &deafness);
 
-	/* One try, and none for a moment after it. */
+	/* One try, and none for 4 ms after it, which may pass meanwhile on a busy host. */
 	stats = (struct cpu_pause_stats){ };
+	asked = ktime_get_ns();
 	KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
 	KUNIT_EXPECT_EQ(test, cpu_pause_try_unmapped(watch_others, &watch, &stats), -EBUSY);
-	KUNIT_EXPECT_LE(test, stats.given_up, 1ULL);
+	if (ktime_get_ns() - asked - stats.total_ns < 4 * NSEC_PER_MSEC)
+		KUNIT_EXPECT_LE(test, stats.given_up, 1ULL);
 	for (tries = 0; tries < 8 && stats.given_up < 8 && stats.total_ns < NSEC_PER_SEC; tries++) {
 		/* Not msleep(), as have_a_deaf_cpu() says. */
 		cpu_pause_sleep(20 * NSEC_PER_MSEC);

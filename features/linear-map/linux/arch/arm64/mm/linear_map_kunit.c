@@ -542,7 +542,7 @@ static int change_second_half(void *data)
 	if (wait_for_completion_timeout(&neighbours.half_split, 5 * HZ))
 		neighbours.ret = linear_map_change(neighbours.boundary, CONT_PTE_SIZE / 2,
 						   PTE_RDONLY, PTE_WRITE);
-	complete(&neighbours.second_done);
+	complete_all(&neighbours.second_done);
 
 	return 0;
 }
@@ -572,6 +572,8 @@ static void neighbours_change_at_a_time(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, CONT_PTE_SIZE / 2, PTE_RDONLY,
 						PTE_WRITE), 0);
 	kunit_deactivate_static_stub(test, set_kernel_leaf);
+	/* A thread that is stopped before it ran never runs. */
+	wait_for_completion(&neighbours.second_done);
 	kthread_stop_put(second);
 
 	KUNIT_EXPECT_TRUE(test, neighbours.waited);

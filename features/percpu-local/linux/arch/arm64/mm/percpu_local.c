@@ -73,9 +73,10 @@ static unsigned long nr_table_pages __initdata;
 unsigned long percpu_local_second_level __ro_after_init;
 
 /*
- * Where the areas begin, as a part of the room that there is, in units of 1 << 16.
- * Set with the image's offset by KASLR, and 0 without. Nothing else is made of these
- * bits of the seed, so where the areas are tells nothing of where the image is.
+ * Where the areas begin in the room that there is, in 65,536ths of it. Set with the
+ * image's offset by KASLR, and 0 without. Nothing else is made of these bits of the
+ * seed, so where the areas are tells no more of where the image is than its place
+ * modulo PMD_SIZE, which is theirs.
  */
 u16 percpu_areas_seed __initdata;
 
@@ -470,8 +471,7 @@ static void set_local_pmd(const struct percpu_local_table *table, pmd_t *pmdp,
  * Where a whole contiguous range is in it, and both addresses are aligned to
  * one, the entries have the contiguous bit. Nobody changes them while they are
  * live: the first chunk stays, and so do its permissions. KPTI makes them
- * non-global with all CPUs on the reserved table, before any of them is in a TLB
- * again.
+ * non-global while no CPU is on a table that leads to them, and none is in a TLB.
  *
  * Context: boot, on one CPU.
  * Return: 0, or -EBUSY if something else is mapped there.

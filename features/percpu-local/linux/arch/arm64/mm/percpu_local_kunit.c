@@ -466,11 +466,13 @@ static void new_top_level_entries_reach_all(struct kunit *test)
 {
 	/* Tables stay: an entry of an earlier run is there, and not taken again. */
 	unsigned long addr = address_without_entry();
-	unsigned long *page = (unsigned long *)get_zeroed_page(GFP_KERNEL);
+	unsigned long *page;
 	unsigned int cpu;
 
+	if (!addr)
+		kunit_skip(test, "the areas leave no entry free");
+	page = (unsigned long *)get_zeroed_page(GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, page);
-	KUNIT_ASSERT_NE(test, addr, 0);
 	*page = 0x5ca1ab1e;
 	KUNIT_ASSERT_EQ(test, 0,
 			vmap_page_range(addr, addr + PAGE_SIZE,

@@ -129,6 +129,25 @@ static inline void dump_read(struct dump *dump)
 	dump_sum(dump);
 }
 
+/*
+ * Take a dump once no permission has changed for two seconds: what is freed late, after
+ * a grace period or by a worker, takes longer on a busy machine.
+ */
+static inline void dump_read_settled(struct dump *dump)
+{
+	unsigned long hash;
+	int tries, same = 0;
+
+	dump_read(dump);
+	for (tries = 0; tries < 30 && same < 2; tries++) {
+		hash = dump->hash;
+		dump_free(dump);
+		sleep(1);
+		dump_read(dump);
+		same = dump->hash == hash ? same + 1 : 0;
+	}
+}
+
 /* How many bytes of [start, end) are mapped, and read-only or not. */
 static inline unsigned long dump_count(const struct dump *dump, unsigned long start,
 				       unsigned long end, bool read_only)
