@@ -60,6 +60,8 @@ load() {{
         modprobe $module "$@"
     fi
 }}
+# Of modules that are not its own the kernel says so with the first one.
+load percpu_visitor && rmmod percpu_visitor || exit 1
 dmesg -c >/dev/null
 load percpu_torture {parameters} & torture=$!
 visits=0
