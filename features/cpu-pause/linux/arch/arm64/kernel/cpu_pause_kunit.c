@@ -477,7 +477,7 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	static struct deafness deafness;
 	struct cpu_pause_stats stats = { }, again = { };
 	struct watch watch = { };
-	u64 asked;
+	u64 asked, at_most;
 
 	if (num_online_cpus() == 1)
 		kunit_skip(test, "there is no CPU that could be deaf");
@@ -492,11 +492,14 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, stats.pauses, 0ULL);
 	KUNIT_EXPECT_GT(test, stats.given_up, 1ULL);
 
-	/* What is asked for in the next quarter of a second fails at once and stops nobody. */
+	/*
+	 * What is asked for then fails at once and stops nobody. There is one try if a quarter
+	 * of a second has passed meanwhile, on a busy host.
+	 */
 	asked = ktime_get_ns();
 	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, &again), -EBUSY);
-	if (ktime_get_ns() - asked < 200 * NSEC_PER_MSEC)
-		KUNIT_EXPECT_EQ(test, again.given_up, 0ULL);
+	at_most = ktime_get_ns() - asked < 200 * NSEC_PER_MSEC ? 0 : 1;
+	KUNIT_EXPECT_LE(test, again.given_up, at_most);
 	KUNIT_EXPECT_EQ(test, watch.calls, 0);
 	stop_being_deaf(&deafness);
 	migrate_enable();
