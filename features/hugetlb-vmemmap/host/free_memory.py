@@ -27,4 +27,5 @@ def free_memory(place: Machine) -> int:
     # Together, as CPUs give some back from time to time.
     zones, meminfo = place.read("/proc/zoneinfo", "/proc/meminfo")
     kept = sum(map(int, re.findall(r"^\s+count: +(\d+)$", zones, re.M)))
-    return int(re.search(r"^MemFree: +(\d+) kB$", meminfo, re.M)[1]) + kept * page_kib
+    [free] = re.findall(r"^MemFree: +(\d+) kB$", meminfo, re.M)
+    return int(free) + kept * page_kib
