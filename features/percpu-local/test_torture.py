@@ -60,7 +60,7 @@ load() {{
         modprobe $module "$@"
     fi
 }}
-# Of modules that are not its own the kernel says so with the first one.
+# The kernel says of the first module that is not its own that it taints the kernel.
 load percpu_visitor && rmmod percpu_visitor || exit 1
 dmesg -c >/dev/null
 load percpu_torture {parameters} & torture=$!

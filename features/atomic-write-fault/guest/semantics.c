@@ -1291,7 +1291,7 @@ TEST(load_exclusive_whose_page_cannot_be_allocated_has_the_zero_page)
 	}
 }
 
-/* There a write that gets no page is no error, but is tried again for ever. */
+/* In droppable memory a write that gets no page is no error: it is tried again for ever. */
 TEST(load_exclusive_in_droppable_memory_stays_a_read)
 {
 	const int flags = MAP_DROPPABLE | MAP_ANONYMOUS;

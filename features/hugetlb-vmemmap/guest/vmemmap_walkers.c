@@ -292,7 +292,7 @@ static void wait_for_holders(struct work *work)
 	unsigned long before = __atomic_load_n(&work->holds, __ATOMIC_RELAXED);
 	int tries;
 
-	for (tries = 0; tries < 5000; tries++) {
+	for (tries = 0; tries < 500; tries++) {
 		if (__atomic_load_n(&work->holds, __ATOMIC_RELAXED) >= before + HOLDERS)
 			return;
 		usleep(2000);
