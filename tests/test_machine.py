@@ -177,9 +177,28 @@ def test_what_the_base_says_of_cpus_that_go_is_left_out_on_request_alone(options
             machine.check(f"echo '{line}' >/dev/kmsg")
         machine.check("echo 512 >/proc/sys/kernel/tainted")
         assert "Dying CPU" in machine.warnings()
-        assert machine.warnings(cpus_go=True) == ""
+        assert machine.warnings(klog.without_dying_cpus) == ""
         machine.check("echo 32 >/proc/sys/kernel/tainted")
-        assert machine.warnings(cpus_go=True) == "the kernel is tainted: bad page"
+        assert machine.warnings(klog.without_dying_cpus) == "the kernel is tainted: bad page"
+
+
+NO_STACK = """\
+[ 1.1] kthreadd: vmalloc error: size 0, failed to allocate pages, mode:0xdc2(GFP_KERNEL)
+[ 1.2] CPU: 0 UID: 0 PID: 2 Comm: kthreadd Not tainted 6.12.117 #13
+[ 1.3] Call trace:
+[ 1.4]  copy_process+0x268/0x15a8
+[ 1.5] Mem-Info:
+[ 1.6] active_anon:4 inactive_anon:62 isolated_anon:0
+"""
+
+
+def test_a_kernel_thread_without_memory_is_left_out_on_request_alone():
+    assert "copy_process" in klog.splats(NO_STACK)
+    assert klog.splats(klog.without_failed_threads(NO_STACK)) == ""
+    another = NO_STACK.replace("kthreadd:", "sh:")
+    assert klog.without_failed_threads(another) == another
+    late = klog.without_failed_threads(f"{NO_STACK}[ 1.7] BUG: another\n")
+    assert klog.splats(late) == "[ 1.7] BUG: another"
 
 
 def test_a_taint_without_its_report_is_named(options):

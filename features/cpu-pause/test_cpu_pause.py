@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagewright.host.errors import PagewrightError
+from pagewright.machine import klog
 
 pytestmark = pytest.mark.long
 
@@ -108,7 +109,7 @@ def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
         18 * given_up + 2 * again + 17 * (given_up_later - given_up) + others,
     )
     # A stall is a complaint, too.
-    assert others or place.warnings(cpus_go=True) == ""
+    assert others or place.warnings(klog.without_dying_cpus) == ""
 
 
 def test_statistics_and_limit(machine):

@@ -13,6 +13,7 @@ import pytest
 from pagewright.host import workspace
 from pagewright.kernel import recipes, source
 from pagewright.kernel.modules import FOLDER
+from pagewright.machine import klog
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 from pagewright.results import ktap
@@ -238,4 +239,4 @@ def test_cpus_are_unplugged_from_user_space_too(machine, subtests):
     assert place.read("/sys/devices/system/cpu/online") == ["0-3"]
     # The torture alone would unplug two.
     assert set(place.read("/run/gone")[0].split()) == {"1", "2", "3"}
-    assert place.warnings(cpus_go=True) == ""
+    assert place.warnings(klog.without_dying_cpus) == ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shlex
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ class Machine:
             return ""
         return self._console_log.read_bytes().decode(errors="replace").replace("\r\n", "\n")
 
-    def warnings(self, cpus_go: bool = False) -> str:
+    def warnings(self, without: Callable[[str], str] | None = None) -> str:
         """Return the kernel's complaints since boot, or since we connected to a fixed place.
 
         Warnings, lockdep's and KASAN's reports and the like, as dmesg shows
@@ -180,13 +181,14 @@ class Machine:
         Empty if all is well.
 
         Args:
-            cpus_go: leave out what the base says of CPUs that go (klog.without_dying_cpus).
+            without: leaves reports out of a log that a test expects, such as
+                klog.without_dying_cpus.
         """
         log, tainted = self._log_and_taints()
         if self._mark and self._mark in log:
             log = log.split(self._mark, 1)[1]
         explained = set(self._taints_before)
-        if cpus_go and (rest := klog.without_dying_cpus(log)) != log:
+        if without and (rest := without(log)) != log:
             # What is left out has left its taint.
             explained.add(klog.WARNING)
             log = rest
