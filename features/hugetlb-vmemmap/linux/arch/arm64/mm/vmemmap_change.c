@@ -11,7 +11,10 @@
  *
  * Seamless, the default: no change of an entry needs break-before-make. A new output
  * address does not if both the old and the new entry are read-only and the memory at both
- * addresses has the same contents. That is so on every CPU, whatever its BBM level. So each
+ * addresses has the same contents: by rule R_WHZWS of the Arm ARM (DDI 0487, section D8) it
+ * does where one of the two entries is writable, or where the contents differ. An entry in
+ * which the hardware may set the dirty state (DBM) counts as writable; pte_wrprotect()
+ * clears that bit, too. The rule is the same on every CPU, whatever its BBM level. So each
  * change is made in two steps, with the TLBs invalidated after each:
  *
  *	shared		read-write, own page	-> read-only, own page	-> read-only, shared
@@ -197,7 +200,9 @@ unsigned int vmemmap_remap(struct vmemmap_changes *changes)
  * Held from the first look at a block until its split is complete: until the table is there
  * and no TLB holds the block any more. A table that is seen without the lock may be one
  * whose block is still in some TLB. An entry of the table must not be changed then, because
- * to invalidate its address need not remove the block's translation.
+ * to invalidate its address need not remove the block's translation: where a TLB has several
+ * entries for one address, only an invalidation of everything is sure to remove all of them
+ * (rules R_GRVDR and R_BLRKC of the Arm ARM, DDI 0487, section D8).
  */
 static DEFINE_MUTEX(split_lock);
 

@@ -5,10 +5,11 @@
  * A TLB holds no translation whose entry lacks the access flag. All of this rests on that rule.
  * Where software manages the flag it follows from what causes a fault, as entries that cause
  * an access flag fault may not be held. Where the hardware does (TCR_EL1.HA), there is no such
- * fault, and it is the rule on hardware management of the Access flag that says so: an entry with
- * the flag clear may not be held, and a walk that needs the translation first sets the flag in
- * memory, with an atomic update. So an entry without the flag is to the TLBs
- * what an invalid one is, except that whoever uses the block meanwhile does not fault:
+ * fault, and it is what the Arm ARM (DDI 0487, section D8) says on hardware management of the
+ * Access flag: an entry with the flag clear may not be held, and a walk that needs the
+ * translation first sets the flag in memory, with an atomic update. So an entry without the
+ * flag is to the TLBs what an invalid one is, except that whoever uses the block meanwhile does
+ * not fault:
  *
  *  - clear the flag, which is a change that needs no break-before-make;
  *  - invalidate the TLBs, and wait until that is complete on all CPUs: from here on a CPU

@@ -270,7 +270,9 @@ static void free_folded_tables(void)
 /*
  * No TLB may hold what was folded when somebody changes a permission again, because he
  * invalidates by address, and of two leaves of different size for an address that is sure
- * to remove one. So all of the TLB is invalidated, with the tables themselves in the walk
+ * to remove one. Where a TLB has several entries for one address, only an invalidation of
+ * everything is sure to remove all of them (rules R_GRVDR and R_BLRKC of the Arm ARM, DDI 0487,
+ * section D8). So all of the TLB is invalidated, with the tables themselves in the walk
  * caches. Only then are the tables given to RCU.
  */
 static void end_live_folds(void)
