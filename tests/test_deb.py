@@ -24,6 +24,7 @@ from pagewright.host import packages, workspace
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
 from pagewright.host.files import digest
 from pagewright.kernel import archive, build, deb, headers, recipes, signing, source
+from pagewright.kernel import tree as kernel_tree
 from pagewright.kernel.release import Release
 
 SPACE = workspace.find()
@@ -57,15 +58,42 @@ def test_the_next_number_follows_that_of_the_same_flavour(space):
     assert deb.next_number(space, "arm64") == 13
 
 
+FLAVOURS = [name for name in recipes.names(SPACE) if recipes.recipe(SPACE, name).modules]
+
+
 def test_packages_have_nothing_that_only_tests_take():
-    flavours = [n for n in recipes.names(SPACE) if recipes.recipe(SPACE, n).modules]
-    assert deb.DEFAULT in flavours
-    for name in flavours:
+    assert deb.DEFAULT in FLAVOURS
+    for name in FLAVOURS:
         chosen = recipes.recipe(SPACE, name)
         symbols = build.parse_config("".join(file.read_text() for file in chosen.files(SPACE)))
         assert {f"{feature.kconfig}" for feature in SPACE.features()} <= set(symbols)
         assert not [symbol for symbol in symbols if re.search("KUNIT|TORTURE|BENCH", symbol)]
         assert symbols["MODULE_SIG_KEY"] == f'"{signing.PLACE}"'
+
+
+@pytest.fixture(scope="module")
+def kconfig_folder(tmp_path_factory):
+    """Return a folder in which kbuild compiles its programs for configurations once."""
+    return tmp_path_factory.mktemp("kconfig")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FLAVOURS)
+def test_a_flavour_has_what_we_ask_for_and_all_modules_of_debians(name, kconfig_folder):
+    """Compiling one takes an hour, and no other test does; its configuration takes seconds."""
+    chosen = recipes.recipe(SPACE, name)
+    pristine = source.ensure(SPACE)
+    tree = kernel_tree.assemble(SPACE, pristine)
+    made = build.Build(name, kconfig_folder, tree, pristine.package_version)
+    start = build._debian_config(SPACE, chosen.debian, made.source)
+    build.configure(SPACE, made, chosen.files(SPACE), start, chosen.modules)
+    config = build.parse_config((kconfig_folder / ".config").read_text())
+    asked = build.parse_config("".join(f"{file.read_text()}\n" for file in chosen.files(SPACE)))
+    assert build.unmet(asked, config) == []
+    debians = build.parse_config(start).items()
+    modules = {symbol: "m" for symbol, value in debians if value == "m" and symbol not in asked}
+    assert len(modules) > 1000
+    assert build.unmet(modules, config) == []
 
 
 # --- The folder debian/ ---------------------------------------------------------------
