@@ -8,9 +8,11 @@ CONFIG = cloud-arm64
 KEY =
 
 demo test bench report shell series refresh: setup
-deb repo test-full: setup-packaging
+deb repo: setup-packaging
+test-full: setup-full
 setup:     ; @$(PAGEWRIGHT) setup
 setup-packaging: ; @$(PAGEWRIGHT) setup --packaging
+setup-full: ; @$(PAGEWRIGHT) setup --full
 demo:      ; @$(PAGEWRIGHT) demo
 test:      ; @$(PAGEWRIGHT) test
 test-full: ; @$(PAGEWRIGHT) test --full
@@ -24,4 +26,4 @@ refresh:   ; @$(PAGEWRIGHT) refresh
 clean:     ; @$(PAGEWRIGHT) clean
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-full bench report shell series deb repo refresh clean setup setup-packaging
+.PHONY: demo test test-full bench report shell series deb repo refresh clean setup setup-packaging setup-full

@@ -6,7 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pagewright.cli.main import app
 from pagewright.host import doctor, packages
 from pagewright.host.errors import DiskFullError, HostError, NetworkError, ProgramError
 
@@ -155,6 +157,25 @@ def test_range_of_ids_that_cannot_be_given_is_no_error(monkeypatch, capsys, erro
     monkeypatch.setattr(packages, "as_root", as_root)
     packages.setup()
     assert f"that failed: {error.what}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "wanted"),
+    [
+        ("", ()),
+        ("--packaging", packages.PACKAGING),
+        ("--full", (*packages.PACKAGING, *packages.FULL_TESTS)),
+    ],
+)
+def test_what_few_commands_use_is_installed_if_asked_for(monkeypatch, option, wanted):
+    """A browser is large, and who makes packages has no use for it."""
+    asked = []
+    monkeypatch.setattr(packages, "debian_release", lambda: "trixie")
+    monkeypatch.setattr(packages, "lacking_id_range", list)
+    monkeypatch.setattr(packages, "run", lambda command: "known")
+    monkeypatch.setattr(packages, "missing", lambda of=(): asked.extend(of) or [])
+    CliRunner().invoke(app, ["setup", *option.split()], catch_exceptions=False)
+    assert tuple(asked) == wanted
 
 
 def test_downloads_are_tried_again():

@@ -23,9 +23,13 @@ def setup(
     packaging: Annotated[
         bool, typer.Option("--packaging", help="also what makes packages, and tries them")
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="all that; and what else `test --full` uses, a browser")
+    ] = False,
 ) -> None:
     """Install what this host lacks, with apt; uses sudo unless you are root."""
-    packages.setup(packaging)
+    also = packages.PACKAGING if packaging or full else ()
+    packages.setup((*also, *(packages.FULL_TESTS if full else ())))
 
 
 def doctor() -> None:

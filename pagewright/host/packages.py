@@ -119,6 +119,9 @@ PACKAGING = (
     Need("qemu-efi-aarch64", UEFI_VARIABLES, "boot a whole Debian"),
 )
 
+# What only `pagewright test --full` uses, beside those.
+FULL_TESTS = (Need("chromium", "chromium", "open pages as a reader does"),)
+
 
 # Root makes the guest as root; others do it in a user namespace.
 _NOT_ROOT = (Need("uidmap", "newuidmap", "make the guest without root"),)
@@ -141,9 +144,9 @@ def missing(of: Sequence[Need] = ()) -> list[Need]:
     return [need for need in of or needs() if not need.met()]
 
 
-def _lacking(packaging: bool) -> list[Need]:
-    """Return what the host lacks, with what makes packages or without."""
-    return [*missing(), *(missing(PACKAGING) if packaging else ())]
+def _lacking(also: Sequence[Need]) -> list[Need]:
+    """Return what the host lacks of what all commands have, and of some other needs."""
+    return [*missing(), *(missing(also) if also else ())]
 
 
 def package_names(lacking: Sequence[Need]) -> list[str]:
@@ -261,7 +264,7 @@ def debian_release() -> str:
     return name
 
 
-def setup(packaging: bool = False) -> None:
+def setup(also: Sequence[Need] = ()) -> None:
     """Install what is missing with apt; nothing is done where nothing is missing.
 
     All that needs root is done here, before anything that takes long. On Debian 12, QEMU comes
@@ -269,7 +272,7 @@ def setup(packaging: bool = False) -> None:
     with its default low priority.
 
     Args:
-        packaging: also what makes packages.
+        also: what else is wanted than what all commands have.
 
     Raises:
         HostError: not root, not Debian, no network, or still missing afterwards.
@@ -284,7 +287,7 @@ def setup(packaging: bool = False) -> None:
             # There is no sudo, or the user is not in /etc/passwd; an administrator has to give
             # the range. A guest that is there already does without.
             say(f"that failed: {error.details or error.what}")
-    lacking = _lacking(packaging)
+    lacking = _lacking(also)
     stale = not run(["apt-cache", "madison", SOURCE]).strip()
     if not lacking and not stale:
         return
@@ -303,7 +306,7 @@ def setup(packaging: bool = False) -> None:
             run(as_root([*install, *packages]))
     if from_backports:
         _install_qemu_from_backports(apt, install)
-    left = _lacking(packaging)
+    left = _lacking(also)
     if left:
         raise HostError(
             f"still missing after installation: {', '.join(package_names(left))}",
