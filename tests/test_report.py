@@ -57,7 +57,9 @@ def test_table_shows_both_sides_and_the_difference(sample):
     assert "12.35" in text or "12.34" in text
     assert "pagewright bench x" in text
     assert "third" not in text
+    # A column of them is for sides that were run several times.
     assert "runs" not in text
+    assert "1 boot of each side, linux 6.12.1" in text
 
 
 def test_heads_leave_out_the_build_that_all_sides_of_a_table_have(sample):
@@ -84,6 +86,7 @@ def test_a_table_of_several_runs_has_errors_and_their_number(sample):
     text = table(sample).replace("\N{NO-BREAK SPACE}", " ")
     assert "-100 ± 1.53 (-49.5 ± 0.8 %)" in text
     assert "│ 3, 2 │" in text
+    assert "2 to 3 boots of each side" in text
 
 
 def test_difference_from_nothing_is_not_a_percentage():

@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
-from pagewright.results.figures import Figure, Report
+from pagewright.results.figures import Figure, Report, runs_of
 from pagewright.results.statistics import difference, whole
 
 
@@ -103,12 +103,12 @@ def _short(labels: list[str]) -> dict[str, str]:
 
 
 def origin(report: Report) -> str:
-    """Say what the figures were measured on, and what prints them."""
+    """Say how often figures were measured and on what, and what prints them."""
     size = "quick: small sizes and few runs, " if report.quick else ""
     machine = f" ({report.machine})" if report.machine else ""
     return (
-        f"{size}linux {report.kernel}, {report.emulator}{machine}, commit "
-        f"{report.commit}; `{report.command}` prints these figures"
+        f"{size}{runs_of(report)}, linux {report.kernel}, {report.emulator}{machine}, "
+        f"commit {report.commit}; `{report.command}` prints these figures"
     )
 
 
