@@ -51,6 +51,10 @@ SPACE.make_importable()
 _BUILT = pytest.StashKey[float]()
 # What has passed before; None where it cannot be known.
 _PASSED = pytest.StashKey[Passed | None]()
+# The tests that --resume has left out.
+_LEFT_OUT = pytest.StashKey[list[str]]()
+# By this name a worker of pytest-xdist tells them to the process that prints the summary.
+_OF_WORKER = "left_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,15 +150,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if not config.getoption("--full"):
         _take_away(config, items, lambda item: item.get_closest_marker("full"))
-    if config.getoption("--resume"):
-        passed = config.stash[_PASSED]
-        _take_away(config, items, lambda item: passed and item.nodeid in passed.tests)
+    if config.getoption("--resume") and (passed := config.stash[_PASSED]):
+        config.stash[_LEFT_OUT] = [item.nodeid for item in items if item.nodeid in passed.tests]
+        _take_away(config, items, lambda item: item.nodeid in passed.tests)
     begin_early = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in begin_early)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that prints the summary what was left out, from one that has the tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_OF_WORKER] = session.config.stash.get(_LEFT_OUT, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker tells, which all workers tell alike."""
+    # One that crashed tells nothing.
+    node.config.stash[_LEFT_OUT] = getattr(node, "workeroutput", {}).get(
+        _OF_WORKER, node.config.stash.get(_LEFT_OUT, [])
+    )
+
+
+def _say_what_was_left_out(terminalreporter: Any) -> None:
+    """Say how long the tests took when they passed that --resume has left out."""
+    config = terminalreporter.config
+    passed, names = config.stash[_PASSED], config.stash.get(_LEFT_OUT, [])
+    if passed is None or not names:
+        return
+    minutes, seconds = divmod(round(sum(passed.seconds[name] for name in names)), 60)
+    words = "1 test was" if len(names) == 1 else f"{len(names)} tests were"
+    terminalreporter.write_line(
+        f"{words} left out, which passed before in {minutes} min {seconds} s"
+    )
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Say how many guests were booted, and what took how long."""
+    _say_what_was_left_out(terminalreporter)
     # A suite that a test runs counts for the suite that has the test.
     if (file := ledger.begun_here()) is None:
         return

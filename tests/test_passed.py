@@ -39,7 +39,9 @@ def begun(clone, how="patched-4k"):
 def ended(passed, test, *outcomes):
     phases = ("setup", *("call" for _ in outcomes[1:-1]), "teardown")
     for phase, outcome in zip(phases, outcomes, strict=True):
-        passed.pytest_runtest_logreport(SimpleNamespace(nodeid=test, when=phase, outcome=outcome))
+        passed.pytest_runtest_logreport(
+            SimpleNamespace(nodeid=test, when=phase, outcome=outcome, duration=1.5)
+        )
 
 
 def test_only_what_has_passed_is_kept(clone):
@@ -52,6 +54,35 @@ def test_only_what_has_passed_is_kept(clone):
     ended(passed, "test_a.py::is_skipped", "passed", "skipped", "passed")
     ended(passed, "test_a.py::is_skipped_at_once", "skipped", "passed")
     assert begun(clone).tests == {"test_a.py::passes", "test_a.py::has_a_skipped_case"}
+
+
+def test_the_time_of_a_test_is_that_of_its_parts_with_subtests_counted_once(clone):
+    passed = begun(clone)
+    ended(passed, "test_a.py::passes", "passed", "passed", "passed")
+    ended(passed, "test_b.py::has_cases", "passed", "passed", "passed", "passed", "passed")
+    assert begun(clone).seconds == {"test_a.py::passes": 4.5, "test_b.py::has_cases": 4.5}
+    # What an earlier version wrote down has no time, and counts.
+    clone[1].write_text(re.sub(r', "seconds": [0-9.]+', "", clone[1].read_text(), count=1))
+    assert begun(clone).seconds == {"test_a.py::passes": 0, "test_b.py::has_cases": 4.5}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_left_out_is_said_with_the_time_that_it_took(tmp_path, workers):
+    text = "import time\ndef test_long():\n    time.sleep(1)\ndef test_fails():\n    assert 0\n"
+    (tmp_path / "test_suite.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest", "-q"]
+    command += ["-p", "no:cacheprovider", "--logs", tmp_path / "logs", "-n", str(workers)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+
+    def said(*words):
+        return subprocess.run(
+            [*command, *words], cwd=tmp_path, env=environment, capture_output=True, text=True
+        ).stdout
+
+    assert "left out" not in said("--resume")
+    pattern = r"^1 test was left out, which passed before in 0 min [1-9] s$"
+    assert re.search(pattern, said("--resume"), re.MULTILINE)
+    assert "left out" not in said()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Set
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -35,7 +37,7 @@ class Passed:
     """A plugin of pytest that writes down what passes, and leaves out what has passed.
 
     Attributes:
-        tests: the tests that have passed on these files, with the options of today.
+        seconds: how long each test took that has passed on these files, with the options of today.
     """
 
     def __init__(self, space: Workspace, file: Path, how: str) -> None:
@@ -53,7 +55,7 @@ class Passed:
         self._file = file
         self._how = how
         self._files = repository.files(space)
-        self._outcomes: dict[str, list[str]] = defaultdict(list)
+        self._reports: dict[str, list[pytest.TestReport]] = defaultdict(list)
         lines = file.read_text().splitlines() if file.exists() else []
         # The last line may be of a suite that was killed while it wrote.
         entries = [json.loads(line) for line in lines if line.endswith("}")]
@@ -66,7 +68,17 @@ class Passed:
             for entry in entries
             if _holds(entry["test"], changed[entry["files"]])
         }
-        self.tests = {test for test, how_then in self._kept if how_then == how}
+        self.seconds = {
+            # Files of earlier versions do not have it.
+            test: entry.get("seconds", 0.0)
+            for (test, how_then), entry in self._kept.items()
+            if how_then == how
+        }
+
+    @property
+    def tests(self) -> Set[str]:
+        """The tests that have passed."""
+        return self.seconds.keys()
 
     def begin(self) -> None:
         """Drop from the file what no longer counts, and add to it from now on."""
@@ -74,19 +86,26 @@ class Passed:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write a test down when it has ended, if it passed with all its subtests."""
-        outcomes = self._outcomes[report.nodeid]
-        outcomes.append(report.outcome)
+        reports = self._reports[report.nodeid]
+        reports.append(report)
         if report.when == "teardown":
-            del self._outcomes[report.nodeid]
+            del self._reports[report.nodeid]
+            outcomes = [one.outcome for one in reports]
             # The last but one is of the test itself, which may have been skipped.
             if "failed" not in outcomes and outcomes[-2:] == ["passed", "passed"]:
+                # The time of the test itself contains that of its subtests.
+                parts = (reports[0], *reports[-2:])
+                entry = {
+                    "test": report.nodeid,
+                    "files": self._files,
+                    "how": self._how,
+                    "seconds": round(sum(part.duration for part in parts), 1),
+                }
                 with self._file.open("a") as file:
-                    file.write(
-                        _line({"test": report.nodeid, "files": self._files, "how": self._how})
-                    )
+                    file.write(_line(entry))
 
 
-def _line(entry: dict[str, str]) -> str:
+def _line(entry: dict[str, Any]) -> str:
     return f"{json.dumps(entry)}\n"
 
 
