@@ -15,11 +15,11 @@ import pytest
 
 from pagewright.cli import main, overview, pytest_arguments
 from pagewright.host import workspace
-from pagewright.host.errors import GuestDiedError, PagewrightError
+from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
-from pagewright.machine.boot import console
+from pagewright.machine.boot import boot, console
 from pagewright.machine.options import MachineOptions
 
 SPACE = workspace.find()
@@ -69,6 +69,28 @@ WRONG = [
     (["logs", "nope"], "no log that matches 'nope'", "no test has failed"),
     (["boot", "patched-4k", "--gdb", "--run", "true"], "--gdb", "leave --run out"),
 ]
+
+
+def test_a_wrong_name_of_a_place_lists_the_files_beside_it(tmp_path):
+    for name in ("shelf.yaml", "desk.yaml", "notes.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(PagewrightError) as error:
+        call("test", "--lg-env", str(tmp_path / "shlef.yaml"))
+    assert error.value.todo.startswith(
+        f"the files there are: {tmp_path}/desk.yaml, {tmp_path}/shelf.yaml; or write one"
+    )
+
+
+def test_a_file_without_the_target_main_lists_its_targets(tmp_path):
+    file = tmp_path / "shelf.yaml"
+    file.write_text("targets:\n  first: {}\n  second: {}\n")
+    with (
+        pytest.raises(MachineError) as error,
+        boot(MachineOptions(Path(), Path()), env=file),
+    ):
+        pass
+    assert error.value.what == f"{file} has no target named main"
+    assert error.value.todo == "its targets are: first, second"
 
 
 @pytest.mark.parametrize(

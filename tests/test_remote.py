@@ -144,6 +144,18 @@ def test_the_tests_of_a_feature_pass_on_a_remote_board(lab, tmp_path):
     assert (counts["skipped"], counts["failures"], counts["errors"]) == ("0", "0", "0")
 
 
+def test_a_place_that_the_lab_does_not_have_is_told_with_those_it_has(lab, tmp_path):
+    wrong = tmp_path / "environment.yaml"
+    wrong.write_text((REMOTE / "environment.yaml").read_text().replace("name: board", "name: bord"))
+    command = [ROOT / "bin" / "pagewright", "bench", "atomic-populate", "--lg-env", wrong]
+    child = subprocess.run(command, env=lab, capture_output=True, text=True, check=False)
+    assert child.returncode == 1
+    told = f"pagewright: {wrong}: the coordinator does not have its place: "
+    assert child.stderr.startswith(told), child.stderr
+    assert child.stderr.endswith("\nit has these: board\n")
+    assert len(child.stderr.splitlines()) == 2
+
+
 def test_a_test_that_the_board_cannot_run_is_skipped_with_the_reason(lab, tmp_path):
     (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
     (tmp_path / "test_there.py").write_text(

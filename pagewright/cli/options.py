@@ -83,7 +83,9 @@ Timeout = Annotated[float, typer.Option(metavar="S", help="seconds until the gue
 def check_place(file: Path) -> None:
     """Raise if the file that describes a board is not there."""
     if not file.is_file():
+        there = ", ".join(sorted(str(other) for other in file.parent.glob("*.yaml")))
         raise PagewrightError(
             f"there is no environment file {file}",
-            f"write one like {_EXAMPLE}; docs/lab.md says how",
+            (f"the files there are: {there}; or " if there else "")
+            + f"write one like {_EXAMPLE}; docs/lab.md says how",
         )

@@ -87,11 +87,24 @@ def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> M
 
 def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
     """Connect to the place that a user's environment file describes."""
+    # They take long to import, and nothing else needs them.
+    from labgrid.remote.client import UserError
+    from labgrid.resource.remote import RemotePlaceManager
+
     lab = Environment(str(env))
     stack.callback(lab.cleanup)
-    target = lab.get_target("main")
+    try:
+        target = lab.get_target("main")
+    except UserError as error:
+        places = ", ".join(RemotePlaceManager.get().session.places) or "none"
+        raise MachineError(
+            f"{env}: the coordinator does not have its place: {error}", f"it has these: {places}"
+        ) from error
     if target is None:
-        raise MachineError(f"{env} has no target named main")
+        raise MachineError(
+            f"{env} has no target named main",
+            f"its targets are: {', '.join(lab.config.get_targets())}",
+        )
     try:
         shell = target.get_driver("CommandProtocol")
     except NoDriverFoundError as error:
