@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conftest
 from pagewright.host import ledger
 from pagewright.machine import evidence
 
@@ -29,7 +32,8 @@ def test_passes(machine):
 
 
 def test_fails(machine):
-    place = machine()
+    # QEMU itself says of this that there is no such class.
+    place = machine(extra_args=("-global", "no-such-class.property=on"))
     place.check("echo '<1>on the console' >/dev/kmsg; echo a command")
     assert place.check("echo wrong") == "right"
 
@@ -87,6 +91,10 @@ def test_console_and_commands_are_kept(suite):
     assert "status 0" in commands
 
 
+def test_what_qemu_itself_says_is_kept(suite):
+    assert "no-such-class" in written(suite, "test_fails", evidence.STDERR)[0]
+
+
 def test_the_last_command_of_a_machine_that_died_is_kept(suite):
     test = "test_fails_with_a_machine_of_its_own"
     assert written(suite, test, evidence.COMMANDS)[0].endswith("$ echo c >/proc/sysrq-trigger\n")
@@ -119,6 +127,55 @@ def test_ledger_adds_up(tmp_path, monkeypatch):
     boots, builds = (ledger.total(tmp_path / "ledger", kind) for kind in ("boot", "build"))
     assert (boots.number, builds.number) == (3, 1)
     assert 0 <= boots.seconds < 60
+
+
+class Terminal:
+    """Stands for pytest's terminal, and notes what is written to it."""
+
+    def __init__(self, *reports: pytest.TestReport) -> None:
+        """Take the reports of all tests, of which half failed."""
+        self.config = SimpleNamespace(stash=pytest.Stash())
+        self.config.stash[conftest._BUILT] = 40.0
+        self.config.stash[conftest._PASSED] = None
+        # Among what pytest counts there are warnings, which took no time.
+        self.stats = {"passed": reports[::2], "failed": reports[1::2], "warnings": ["a warning"]}
+        self.lines: list[str] = []
+
+    def write_sep(self, *_: str) -> None:
+        """Draw a line."""
+
+    def write_line(self, line: str) -> None:
+        """Note a line."""
+        self.lines.append(line)
+
+
+def test_the_summary_says_what_took_how_long(tmp_path, monkeypatch):
+    monkeypatch.setenv(ledger.VARIABLE, "")
+    file = tmp_path / "ledger"
+    ledger.begin(file)
+    # What was built before the tests began is not part of their time: 40 of 50 seconds.
+    for kind, seconds in (("build", 50), ("boot", 3), ("boot", 4)):
+        with file.open("a") as added:
+            added.write(json.dumps({"kind": kind, "seconds": seconds}) + "\n")
+    reports = [
+        pytest.TestReport(f"test_{number}", ("f", 1, "t"), {}, "passed", None, "call", duration=20)
+        for number in range(3)
+    ]
+    terminal = Terminal(*reports)
+    conftest.pytest_terminal_summary(terminal)
+    assert terminal.lines == [
+        "2 guests booted; building 50 s, booting 7 s, testing 43 s, added up over all workers; "
+        "altogether 0 min 0 s"
+    ]
+
+
+def test_a_suite_within_a_suite_has_no_summary(tmp_path, monkeypatch):
+    file = tmp_path / "ledger"
+    file.write_text(json.dumps({"kind": "begin", "process": 0, "at": 0}) + "\n")
+    monkeypatch.setenv(ledger.VARIABLE, str(file))
+    terminal = Terminal()
+    conftest.pytest_terminal_summary(terminal)
+    assert terminal.lines == []
 
 
 def test_long_output_is_cut_in_the_log_of_commands(tmp_path):
