@@ -6,6 +6,10 @@ import io
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -553,6 +557,60 @@ def test_the_command_resumes_only_if_told_to(bench, tmp_path):
     assert (folder / "x.1.jsonl").read_text().startswith(killed)
     shown = bench(Faked(dies_after=0), "x", "--show")
     assert shown.split("commit")[0].split("│", 1)[1] in whole
+
+
+# Runs `pagewright` with the files of benches in a folder of its own: those of this clone are its
+# user's, whose figures the report shows.
+ELSEWHERE = """
+import sys
+from pathlib import Path
+
+from pagewright.cli import bench, main
+
+folder, journal = Path(sys.argv.pop(1)), bench._journal
+bench._journal = lambda file, *rest: journal(folder / file.name, *rest)
+main.app()
+"""
+
+
+@pytest.mark.full
+@pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU")
+def test_a_bench_whose_process_is_killed_goes_on_and_prints_the_same_table(tmp_path):
+    """Nothing is faked: the machine that runs when the signal comes is lost, and its run."""
+
+    def started(folder, *words):
+        """Start the bench, which has two runs."""
+        arguments = [sys.executable, "-c", ELSEWHERE, tmp_path / folder]
+        arguments += ["bench", "atomic-populate", "--quick", *words]
+        return subprocess.Popen(
+            arguments, cwd=SPACE.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def runs(folder):
+        """Return the lines of runs; one is of the guest's packages."""
+        file = tmp_path / folder / "atomic-populate.jsonl"
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        return [line for line in lines if '"experiment": ' in line]
+
+    def faults(text):
+        """Return the rows of page faults, which repeat exactly; those of instructions do not."""
+        return [line.split() for line in text.splitlines() if "│ faults " in line]
+
+    with started("whole") as whole:
+        expected = faults(whole.communicate(timeout=600)[0])
+    assert len(expected) > 10
+    assert len(runs("whole")) == 2
+    with started("killed") as killed:
+        while not runs("killed") and killed.poll() is None:
+            time.sleep(0.1)
+        killed.kill()
+    assert killed.returncode == -signal.SIGKILL
+    [first] = runs("killed")
+    assert first.endswith("\n")
+    with started("killed", "--resume") as resumed:
+        assert faults(resumed.communicate(timeout=600)[0]) == expected
+    assert len(runs("killed")) == 2
+    assert runs("killed")[0] == first
 
 
 @pytest.mark.parametrize("option", ["--json", "--html", "--svg"])
