@@ -43,6 +43,7 @@ from percpu_layout import AREAS, LOCAL, RANGES
 from percpu_workloads import COUNT
 from workloads import LOAD_UNLOAD
 
+from pagewright.guest.shell import direct_map
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine import tlb
 from pagewright.machine.options import DEFAULT_CPU
@@ -76,7 +77,7 @@ SCATTER = "features/linear-map/bench/scatter.c"
 # TLBs are simulated from the first count on.
 BEGIN = f"""
 set -e
-sed -n 's/^\\(DirectMap[^:]*\\): *\\([0-9]*\\) kB/\\1=\\2/p' /proc/meminfo
+{direct_map()}
 {COUNT} true >/dev/null
 """
 SCATTERED = f"insmod /{FOLDER}/scatter.ko || exit\n"

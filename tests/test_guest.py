@@ -79,6 +79,22 @@ def test_a_program_is_compiled_once_and_again_after_its_header_changed(one, comp
     assert compiled == ["hello.c"] * 2
 
 
+def test_a_program_is_compiled_again_after_a_header_for_all_changed(
+    one, compiled, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(programs, "INCLUDE", tmp_path / "include")
+    programs.INCLUDE.mkdir()
+    (programs.INCLUDE / "all.h").touch()
+    (made,) = make(one)
+    later(made, one.root / "features" / "one" / "guest" / "hello.c")
+    later(made, programs.INCLUDE / "all.h")
+    make(one)
+    assert compiled == ["hello.c"]
+    later(programs.INCLUDE / "all.h", made)
+    make(one)
+    assert compiled == ["hello.c"] * 2
+
+
 def test_all_programs_are_compiled_anew_with_the_headers_of_another_release(one, compiled):
     (made,) = make(one)
     later(made, one.root / "features" / "one" / "guest" / "hello.c")

@@ -11,6 +11,7 @@ from free_memory import free_memory
 from instructions import COUNTER
 from modes import pause_first, seamless_first
 
+from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine import klog
@@ -231,9 +232,9 @@ def test_struct_pages_come_back_on_their_node(machine, mode):
     assert_nothing_left(place)
 
 
-KEEP_LITTLE = """
+KEEP_LITTLE = f"""
+{SHORT_PAGE_LISTS}
 cd /proc/sys/vm
-echo 1000000 >percpu_pagelist_high_fraction
 echo 0 >watermark_boost_factor
 echo 1 >watermark_scale_factor
 echo 1000 >min_free_kbytes

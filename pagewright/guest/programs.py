@@ -24,6 +24,8 @@ OWN = {"init.c": "init", "command.c": "usr/sbin/run-command"}
 
 COMPILERS = {".arm32.c": GCC_ARM32, ".c": GCC}
 CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-static", "-pthread")
+# Headers for programs of all features.
+INCLUDE = Path(__file__).with_name("include")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Program:
     """A program of the guest.
 
     Attributes:
-        source: its only C file; headers are in the same folder.
+        source: its only C file; headers are in the same folder, or in INCLUDE.
         target: where it is in the guest's root.
     """
 
@@ -44,8 +46,9 @@ class Program:
         return next(COMPILERS[end] for end in COMPILERS if self.source.name.endswith(end))
 
     def newest(self) -> float:
-        """Return when it, a header beside it or the way of compiling last changed."""
-        inputs = (self.source, *self.source.parent.glob("*.h"), Path(__file__))
+        """Return when it, a header or the way of compiling last changed."""
+        headers = (*self.source.parent.glob("*.h"), *INCLUDE.glob("*.h"))
+        inputs = (self.source, *headers, Path(__file__))
         return max(file.stat().st_mtime for file in inputs)
 
 
@@ -115,8 +118,9 @@ def _compile(program: Program, pristine: Path, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     fresh = file.with_name(f".{file.name}")
     headers = pristine / "tools" / "testing" / "selftests"
+    including = ("-I", INCLUDE, "-isystem", headers)
     try:
-        run([program.compiler, *CFLAGS, "-isystem", headers, program.source, "-o", fresh])
+        run([program.compiler, *CFLAGS, *including, program.source, "-o", fresh])
     except ProgramError as error:
         raise BuildError(
             f"the guest program {program.source} does not compile", details=error.details

@@ -201,9 +201,8 @@ static long max_ptes_none;
 
 static void write_max_ptes_none(long number)
 {
-	FILE *file = fopen(MAX_PTES_NONE, "w");
-
-	if (!file || fprintf(file, "%ld", number) < 0 || fclose(file))
+	errno = number_write(MAX_PTES_NONE, number);
+	if (errno)
 		fail(MAX_PTES_NONE);
 }
 
@@ -219,7 +218,7 @@ static void release_khugepaged(void)
  */
 static void hold_khugepaged(void)
 {
-	max_ptes_none = read_number(MAX_PTES_NONE, 0);
+	max_ptes_none = number_read(MAX_PTES_NONE, 0);
 	write_max_ptes_none(0);
 	atexit(release_khugepaged);
 }

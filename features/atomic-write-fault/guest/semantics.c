@@ -43,24 +43,6 @@
 #undef TEST_TIMEOUT_DEFAULT
 #define TEST_TIMEOUT_DEFAULT	300
 
-#ifndef SEGV_PKUERR
-#define SEGV_PKUERR		4
-#endif
-#ifndef SEGV_MTESERR
-#define SEGV_MTESERR		9
-#endif
-#ifndef PROT_MTE
-#define PROT_MTE		0x20
-#endif
-#ifndef HWCAP2_MTE
-#define HWCAP2_MTE		(1UL << 18)
-#endif
-#ifndef PR_MTE_TCF_SYNC
-#define PR_MTE_TCF_SYNC		(1UL << 1)
-#endif
-#ifndef PR_MTE_TAG_SHIFT
-#define PR_MTE_TAG_SHIFT	3
-#endif
 #ifndef MAP_DROPPABLE
 #define MAP_DROPPABLE		0x08
 #endif
@@ -1227,17 +1209,7 @@ static long hugetlb_free(void)
 	snprintf(path, sizeof(path),
 		 "/sys/kernel/mm/hugepages/hugepages-%lukB/free_hugepages",
 		 thp_size() / 1024);
-	return read_number(path, 0);
-}
-
-static void set_number(const char *path, long value)
-{
-	FILE *file = fopen(path, "w");
-
-	if (!file)
-		return;
-	fprintf(file, "%ld", value);
-	fclose(file);
+	return number_read(path, 0);
 }
 
 #define FAIL_PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
@@ -1249,13 +1221,13 @@ static int fail_page_alloc(long times)
 
 	if (fd < 0)
 		return -1;
-	set_number(FAIL_PAGE_ALLOC "verbose", 0);
-	set_number(FAIL_PAGE_ALLOC "times", times);
-	set_number(FAIL_PAGE_ALLOC "task-filter", 1);
-	set_number(FAIL_PAGE_ALLOC "ignore-gfp-wait", 0);
-	set_number(FAIL_PAGE_ALLOC "ignore-gfp-highmem", 0);
-	set_number(FAIL_PAGE_ALLOC "min-order", 0);
-	set_number("/proc/self/make-it-fail", 1);
+	number_write(FAIL_PAGE_ALLOC "verbose", 0);
+	number_write(FAIL_PAGE_ALLOC "times", times);
+	number_write(FAIL_PAGE_ALLOC "task-filter", 1);
+	number_write(FAIL_PAGE_ALLOC "ignore-gfp-wait", 0);
+	number_write(FAIL_PAGE_ALLOC "ignore-gfp-highmem", 0);
+	number_write(FAIL_PAGE_ALLOC "min-order", 0);
+	number_write("/proc/self/make-it-fail", 1);
 	if (write(fd, "100", 3) == 3)
 		return fd;
 	close(fd);
@@ -1284,9 +1256,9 @@ TEST(load_exclusive_whose_page_cannot_be_allocated_has_the_zero_page)
 		a->run(p + size);
 		CHECK_EQ(a, 1, write(fd, "0", 1));
 		close(fd);
-		set_number("/proc/self/make-it-fail", 0);
+		number_write("/proc/self/make-it-fail", 0);
 		CHECK_EQ(a, 0, smaps_kib(pages, 3 * size, "Anonymous"));
-		CHECK_TRUE(a, read_number(FAIL_PAGE_ALLOC "times", 0) > 0);
+		CHECK_TRUE(a, number_read(FAIL_PAGE_ALLOC "times", 0) > 0);
 		unmap_pages(pages, 3);
 	}
 }
@@ -1313,17 +1285,17 @@ TEST(load_exclusive_in_droppable_memory_stays_a_read)
 TEST(hugetlb_page_is_allocated_once)
 {
 	const char *pool = "/proc/sys/vm/nr_hugepages";
-	long reserved = read_number(pool, 0), before;
+	long reserved = number_read(pool, 0), before;
 	const struct access *a;
 	size_t size = thp_size();
 	char *p;
 
 	if (!size || size > (64UL << 20))
 		SKIP(return, "no huge pages of a usable size");
-	set_number(pool, reserved + 1);
+	number_write(pool, reserved + 1);
 	before = hugetlb_free();
 	if (!before) {
-		set_number(pool, reserved);
+		number_write(pool, reserved);
 		SKIP(return, "no huge page can be reserved");
 	}
 	for_each_sample(a) {
@@ -1334,7 +1306,7 @@ TEST(hugetlb_page_is_allocated_once)
 		CHECK_EQ(a, before - 1, hugetlb_free());
 		munmap(p, size);
 	}
-	set_number(pool, reserved);
+	number_write(pool, reserved);
 }
 
 #define FAILING_WRITES	100L
@@ -1367,7 +1339,7 @@ static long faults_of_failing_writes(const struct access *a, int fd, size_t size
 TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 {
 	const char *pool = "/proc/sys/vm/nr_hugepages";
-	long reserved = read_number(pool, 0);
+	long reserved = number_read(pool, 0);
 	const struct access *a;
 	size_t size = thp_size();
 	char *shared, *private;
@@ -1381,10 +1353,10 @@ TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 	if (fd < 0)
 		SKIP(return, "no hugetlb files");
 	ASSERT_EQ(0, ftruncate(fd, size));
-	set_number(pool, 1);
+	number_write(pool, 1);
 	shared = mmap(NULL, size, RW, MAP_SHARED, fd, 0);
 	if (shared == MAP_FAILED) {
-		set_number(pool, 0);
+		number_write(pool, 0);
 		SKIP(return, "no huge page can be reserved");
 	}
 	*(long *)shared = 42;
@@ -1405,7 +1377,7 @@ TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 	}
 	munmap(shared, size);
 	close(fd);
-	set_number(pool, 0);
+	number_write(pool, 0);
 }
 
 /* Use a new file for swapping; what it is called, or NULL. */
@@ -1661,7 +1633,7 @@ static void check_numa_hints(struct __test_metadata *_metadata, const struct acc
 			     long step)
 {
 	const char *knob = "/proc/sys/kernel/numa_balancing";
-	long before = read_number(knob, 0), i, hints, round = 0;
+	long before = number_read(knob, 0), i, hints, round = 0;
 	const long pages = 2048;
 	static struct vmstat first, last;
 	pthread_t other;
@@ -1679,7 +1651,7 @@ static void check_numa_hints(struct __test_metadata *_metadata, const struct acc
 	/* Of a task with one thread, pages on its own node are left alone. */
 	ASSERT_EQ(0, pipe(ends));
 	ASSERT_EQ(0, pthread_create(&other, NULL, wait_for_end, &ends[0]));
-	set_number(knob, 1);
+	number_write(knob, 1);
 	vmstat_read(&first);
 	end = time(NULL) + 20;
 	do {
@@ -1689,7 +1661,7 @@ static void check_numa_hints(struct __test_metadata *_metadata, const struct acc
 		vmstat_read(&last);
 		hints = vmstat_delta(&first, &last, "numa_hint_faults");
 	} while (time(NULL) < end && hints < pages);
-	set_number(knob, before);
+	number_write(knob, before);
 	close(ends[1]);
 	pthread_join(other, NULL);
 	close(ends[0]);

@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "files.h"
+
 #define VMSTAT_ABSENT	(-1L)
 
 struct vmstat {
@@ -87,25 +89,10 @@ static inline bool cmdline_has(const char *word)
 	return false;
 }
 
-/* A number from a file such as a sysfs attribute; otherwise the fallback. */
-static inline long read_number(const char *path, long fallback)
-{
-	long value = fallback;
-	FILE *file;
-
-	file = fopen(path, "r");
-	if (!file)
-		return fallback;
-	if (fscanf(file, "%ld", &value) != 1)
-		value = fallback;
-	fclose(file);
-	return value;
-}
-
 /* Size of a transparent huge page in bytes; 0 without them. */
 static inline unsigned long thp_size(void)
 {
-	return read_number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", 0);
+	return number_read("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size", 0);
 }
 
 /* Sum of a field of /proc/self/smaps, in KiB, over the mappings that lie in an area. */

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator
 
 from instructions import COUNTER
 
+from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
 from pagewright.machine.options import UNLISTED_CPU
 from pagewright.results.experiment import (
@@ -67,7 +68,7 @@ LARGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 # Free memory includes what processors keep for themselves only if they keep little.
 STEP = f"""
 set -e
-echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+{SHORT_PAGE_LISTS}
 hvo() {{ cat /sys/kernel/mm/hugetlb_vmemmap/$1 2>/dev/null || echo 0; }}
 switches() {{ sed -n 's/^ctxt //p' /proc/stat; }}
 free() {{ sed -n 's/^MemFree: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo; }}

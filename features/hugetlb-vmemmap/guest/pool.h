@@ -17,6 +17,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "files.h"
+
 #define POOL_2M		(2UL << 20)
 #define POOL_1G		(1UL << 30)
 
@@ -38,61 +40,6 @@ static inline size_t page_size(void)
 	return sysconf(_SC_PAGESIZE);
 }
 
-/* Write a text to a file at once; 0, or what went wrong. */
-static inline int text_write(const char *path, const char *text)
-{
-	int fd, error = 0;
-
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return errno;
-	if (write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-		error = errno;
-	close(fd);
-	return error;
-}
-
-static inline int number_write(const char *path, unsigned long value)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), "%lu", value);
-	return text_write(path, text);
-}
-
-/* The number a file begins with; -1 if there is no such file. */
-static inline long number_read(const char *path)
-{
-	char text[32] = "";
-	ssize_t got;
-	int fd;
-
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	got = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	return got > 0 ? atol(text) : -1;
-}
-
-/* A line of /proc/meminfo, in KiB; 0 if there is none. */
-static inline long meminfo(const char *name)
-{
-	size_t length = strlen(name);
-	char line[128];
-	long value = 0;
-	FILE *file;
-
-	file = fopen("/proc/meminfo", "r");
-	while (file && fgets(line, sizeof(line), file)) {
-		if (!strncmp(line, name, length) && line[length] == ':')
-			value = atol(line + length + 1);
-	}
-	if (file)
-		fclose(file);
-	return value;
-}
-
 /*
  * Have all slab caches give back what they do not use.  With KASAN they free here what
  * waits to be freed, of up to a thirty-second of all memory, so that a use of it is found.
@@ -111,7 +58,7 @@ static inline void slabs_shrink(void)
 /* Memory that is free or could be at once, in KiB; CPUs keep next to nothing to themselves. */
 static inline long available(void)
 {
-	text_write("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");
+	page_lists_shorten();
 	sync();
 	text_write("/proc/sys/vm/drop_caches", "3");
 	slabs_shrink();
@@ -130,7 +77,7 @@ static inline const char *pool_path_in(const char *folder, unsigned long size, c
 
 static inline long pool_get(unsigned long size, const char *name)
 {
-	return number_read(pool_path_in(POOL_DIR, size, name));
+	return number_read(pool_path_in(POOL_DIR, size, name), -1);
 }
 
 static inline int pool_set(unsigned long size, const char *name, unsigned long value)

@@ -154,14 +154,14 @@ FIXTURE_SETUP(nodes)
 {
 	int node;
 
-	if (number_read(node_path(1, "nr_hugepages")) < 0)
+	if (number_read(node_path(1, "nr_hugepages"), -1) < 0)
 		SKIP(return, "there is one node only");
 	ASSERT_TRUE(pool_is_empty(POOL_2M));
 	self->available = available();
 	for (node = 0; node < NODES; node++)
 		number_write(node_path(node, "nr_hugepages"), PAGES);
 	for (node = 0; node < NODES; node++)
-		ASSERT_EQ(PAGES, number_read(node_path(node, "nr_hugepages")));
+		ASSERT_EQ(PAGES, number_read(node_path(node, "nr_hugepages"), -1));
 	self->p = pool_map(POOL_2M, PAGES);
 	ASSERT_NE(NULL, self->p);
 	fill(self->p, PAGES, 0);

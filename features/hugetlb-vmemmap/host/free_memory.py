@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.machine.machine import Machine
 
 # What is dirty cannot be dropped; and each CPU counts for itself until it is told to add that up.
-_DROP = """
-echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+_DROP = f"""
+{SHORT_PAGE_LISTS}
 sync
 echo 3 >/proc/sys/vm/drop_caches
 echo 1 >/proc/sys/vm/stat_refresh

@@ -30,6 +30,7 @@ from instructions import COUNTER
 from leaves import EARLY_KFENCE
 from workloads import CRYPT, LOAD_UNLOAD, MEMCACHED, MODULE, MODULES, READ
 
+from pagewright.guest.shell import SHORT_PAGE_LISTS, direct_map
 from pagewright.results.experiment import (
     Experiment,
     Means,
@@ -62,9 +63,9 @@ COUNTING: Mapping[str, Any] = {
 }
 
 # Free memory includes what processors keep for themselves only if they keep little.
-MEMORY = """
+MEMORY = f"""
 echo size=SIZE
-echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+{SHORT_PAGE_LISTS}
 sed -n 's/^\\(MemTotal\\|MemFree\\): *\\([0-9]*\\) kB/\\1=\\2/p' /proc/meminfo
 echo "instructions=$BOOT_INSTRUCTIONS"
 """
@@ -81,7 +82,7 @@ PROGRAMS: dict[str, tuple[str, int, int]] = {
 CYCLES = f"""
 set -e
 leaves() {{
-	sed -n "s/^\\(DirectMap[^:]*\\): *\\([0-9]*\\) kB/$1 \\1=\\2/p" /proc/meminfo
+	{direct_map("$1 ")}
 }}
 echo cycles=SIZE
 sleep 3

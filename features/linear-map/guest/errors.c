@@ -11,6 +11,7 @@
 #include "kselftest_harness.h"
 
 #include "dump.h"
+#include "files.h"
 #include "module.h"
 #include "program.h"
 #include "secret.h"
@@ -20,7 +21,6 @@
 
 #define FAULTS		"/sys/kernel/debug/"
 #define FAIL_NTH	"/proc/thread-self/fail-nth"
-#define MEMINFO		"/proc/meminfo"
 #define FOLD_DELAY	"/sys/module/arm64/parameters/linear_map_fold_delay_ms"
 
 /* Nothing needs that many allocations. */
@@ -34,42 +34,11 @@
 /* What a kernel without an interpreter says if it cannot store machine code. */
 #define ENOTSUPP	524
 
-static bool write_text(const char *path, const char *text)
-{
-	bool good;
-	int fd;
-
-	fd = open(path, O_WRONLY);
-	if (fd < 0)
-		return false;
-	good = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-	close(fd);
-	return good;
-}
-
-/* A line of /proc/meminfo, in KiB; 0 if there is none. */
-static long meminfo(const char *name)
-{
-	size_t length = strlen(name);
-	char line[128];
-	long value = 0;
-	FILE *file;
-
-	file = fopen(MEMINFO, "r");
-	while (file && fgets(line, sizeof(line), file)) {
-		if (!strncmp(line, name, length) && line[length] == ':')
-			value = atol(line + length + 1);
-	}
-	if (file)
-		fclose(file);
-	return value;
-}
-
 /* Memory that is free or could be at once, in KiB. */
 static long available(void)
 {
 	sync();
-	write_text("/proc/sys/vm/drop_caches", "3");
+	text_write("/proc/sys/vm/drop_caches", "3");
 	return meminfo("MemFree") + meminfo("SReclaimable");
 }
 
@@ -189,17 +158,17 @@ FIXTURE_SETUP(errors)
 	for (i = 0; i < ARRAY_SIZE(names); i++) {
 		/* Else only allocations that cannot wait would fail. */
 		snprintf(path, sizeof(path), FAULTS "%s/ignore-gfp-wait", names[i]);
-		if (!write_text(path, "N"))
+		if (text_write(path, "N"))
 			SKIP(return, "no fault injection");
 		snprintf(path, sizeof(path), FAULTS "%s/verbose", names[i]);
-		write_text(path, "0");
+		text_write(path, "0");
 	}
 	/* A pause that the task asks for is one of the things that may fail, and is tried again. */
-	write_text(FAULTS "fail_cpu_pause/verbose", "0");
-	write_text(FAULTS "fail_page_alloc/ignore-gfp-highmem", "N");
-	write_text(FAULTS "fail_page_alloc/min-order", "0");
-	write_text("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");
-	ASSERT_TRUE(write_text(FOLD_DELAY, "1"));
+	text_write(FAULTS "fail_cpu_pause/verbose", "0");
+	text_write(FAULTS "fail_page_alloc/ignore-gfp-highmem", "N");
+	text_write(FAULTS "fail_page_alloc/min-order", "0");
+	page_lists_shorten();
+	ASSERT_EQ(0, text_write(FOLD_DELAY, "1"));
 	self->sweep.fail_nth = open(FAIL_NTH, O_RDWR);
 	if (self->sweep.fail_nth < 0)
 		SKIP(return, "no " FAIL_NTH);
@@ -207,9 +176,9 @@ FIXTURE_SETUP(errors)
 
 FIXTURE_TEARDOWN(errors)
 {
-	write_text(FOLD_DELAY, "1000");
-	write_text(FAULTS "failslab/ignore-gfp-wait", "Y");
-	write_text(FAULTS "fail_page_alloc/ignore-gfp-wait", "Y");
+	text_write(FOLD_DELAY, "1000");
+	text_write(FAULTS "failslab/ignore-gfp-wait", "Y");
+	text_write(FAULTS "fail_page_alloc/ignore-gfp-wait", "Y");
 }
 
 #define SWEEP(action_, data_)							\

@@ -14,16 +14,6 @@
 #undef TEST_TIMEOUT_DEFAULT
 #define TEST_TIMEOUT_DEFAULT	300
 
-#ifndef PROT_MTE
-#define PROT_MTE		0x20
-#endif
-#ifndef HWCAP2_MTE
-#define HWCAP2_MTE		(1UL << 18)
-#endif
-#ifndef PR_SET_TAGGED_ADDR_CTRL
-#define PR_SET_TAGGED_ADDR_CTRL	55
-#endif
-
 #define TAG_SHIFT		56
 #define TAGGED_ADDRESSES	1UL
 #define FAULT_AT_ONCE		(1UL << 1)

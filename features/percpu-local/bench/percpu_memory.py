@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pagewright.guest.shell import SHORT_PAGE_LISTS, direct_map
 from pagewright.results.experiment import Experiment, Part, Published, Quantity, Side, Values, Work
 
 OFF = Side("off", "patched-4k", "percpu_local_map=0")
@@ -51,10 +52,10 @@ moment() {{
 	for key in MemTotal MemFree PageTables SecPageTables Percpu VmallocUsed Slab; do
 		sed -n "s/^$key: *\\([0-9]*\\) kB/$1 $key=\\1/p" /proc/meminfo
 	done
-	sed -n "s/^\\(DirectMap[^:]*\\): *\\([0-9]*\\) kB/$1 \\1=\\2/p" /proc/meminfo
+	{direct_map("$1 ")}
 	echo "$1 Mapped=$(mapped)"
 }}
-echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction
+{SHORT_PAGE_LISTS}
 {MEMCGS} create 1
 {MEMCGS} remove 1
 moment boot

@@ -1,0 +1,17 @@
+"""Shell commands that tests and experiments of several features run in guests."""
+
+from __future__ import annotations
+
+# Has CPUs keep few free pages to themselves. MemFree does not count those, of which there may be
+# gigabytes.
+SHORT_PAGE_LISTS = "echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction"
+
+
+def direct_map(prefix: str = "") -> str:
+    """Return the command that prints the linear map by leaf size, as DirectMap4k=1234 in KiB.
+
+    Args:
+        prefix: stands before each name, as the shell expands it.
+    """
+    pattern = r"^\(DirectMap[^:]*\): *\([0-9]*\) kB"
+    return rf'sed -n "s/{pattern}/{prefix}\1=\2/p" /proc/meminfo'
