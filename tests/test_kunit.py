@@ -1,7 +1,8 @@
 """Every KUnit suite of every feature; and modules that come and go under the debug build.
 
-The debug build runs as a processor whose mappings may change size live and as one whose
-may not, and checks every change of a kernel page-table entry.
+The debug build runs as a processor whose mappings may change size live, as one whose may not, and
+as one that splits idle blocks by their access flags; and it checks every change of a kernel
+page-table entry.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from pagewright.host import workspace
+from pagewright.host.errors import PagewrightError
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
@@ -29,6 +31,9 @@ for round in 1 2; do
 done
 sleep 3
 """
+
+# How the linear map's blocks are split where they are idle, if that is asked for.
+ACCESS_FLAGS = "arm64.linear_map=af"
 
 # The vmemmap's blocks are split a few at a time, again and again.
 HUGEPAGES = """
@@ -60,18 +65,23 @@ def test_glob_selects_what_depends_on_the_processor():
 
 @pytest.mark.parametrize("build", ["checked-4k", pytest.param("debug-4k", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
-    ("cpu", "glob", "suites"),
+    ("cpu", "asked", "glob", "suites"),
     [
-        (DEFAULT_CPU, "*", SUITES + DEBUG_SUITES),
-        (UNLISTED_CPU, LIVE_CHANGES_GLOB, LIVE_CHANGES),
-        pytest.param(UNLISTED_CPU, "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full),
+        (DEFAULT_CPU, "", "*", SUITES + DEBUG_SUITES),
+        (UNLISTED_CPU, "", LIVE_CHANGES_GLOB, LIVE_CHANGES),
+        pytest.param(UNLISTED_CPU, "", "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full),
+        pytest.param(
+            "neoverse-n1", ACCESS_FLAGS, "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full
+        ),
     ],
-    ids=["level2", "level0", "level0-all"],
+    ids=["level2", "level0", "level0-all", "access-flags-all"],
 )
-def test_kunit_and_modules_under_the_debug_build(machine, kunit_suites, build, cpu, glob, suites):
+def test_kunit_and_modules_under_the_debug_build(
+    machine, kunit_suites, build, cpu, asked, glob, suites
+):
     append = (
         f"kunit.enable=1 kunit.filter_glob={glob} arm64.pgtable_transition_check=on "
-        "hugetlb_free_vmemmap=on"
+        f"hugetlb_free_vmemmap=on {asked}"
     )
     guest = machine(build, cpu=cpu, smp=2, append=append)
     kunit_suites(guest, suites)
@@ -80,6 +90,8 @@ def test_kunit_and_modules_under_the_debug_build(machine, kunit_suites, build, c
         guest.check(COME_AND_GO.replace("MODULES", MODULES[build]), timeout=300)
     guest.check(HUGEPAGES, timeout=300)
     assert guest.warnings() == ""
+    if asked == ACCESS_FLAGS:
+        assert int(guest.check("cat /sys/kernel/mm/linear_map/access_flag_splits")) > 0
 
     # The checker was there: a change that breaks the rules is reported, with both entries.
     guest.check("echo 1 >/sys/kernel/debug/pgtable_transition_violate")
@@ -91,6 +103,17 @@ def test_kunit_and_modules_under_the_debug_build(machine, kunit_suites, build, c
     assert found
     assert found[1] != found[2]
     assert "report_pgtable_transition" in guest.warnings()
+
+
+@pytest.mark.full
+def test_an_overflow_of_the_stack_is_told_with_all_features(machine):
+    """KASAN's code in the handler writes to the shadow of the stack that it runs on."""
+    guest = machine("checked-4k", smp=2)
+    with pytest.raises(PagewrightError):
+        guest.check("echo EXHAUST_STACK >/sys/kernel/debug/provoke-crash/DIRECT")
+    assert "Insufficient stack space to handle exception!" in guest.console()
+    assert re.search(r"Overflow stack: +\[0x", guest.console())
+    assert "Kernel panic - not syncing: kernel stack overflow" in guest.console()
 
 
 @pytest.mark.full
