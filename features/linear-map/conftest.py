@@ -17,20 +17,23 @@ from pagewright.machine.options import LEVEL_0_CPU
 Boot = Callable[..., Machine]
 
 
-def _completed(build: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Have a second CPU look on, and a debug build check every change of an entry.
+def _completed(build: str, way: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Have blocks split in a way, a second CPU look on, and a debug build check every change.
 
     With pages of 64 KiB memory is handed out and plugged in blocks of 512 MiB, of which some must
     be free.
     """
-    options = {"smp": 2} | options
+    options = {"smp": 2} | way | options | {"append": _words(way, options)}
     if "64k" in build:
         options = {"memory": "4G"} | options
     if not recipe(workspace.find(), build).debug:
         return options
-    return options | {
-        "append": f"{options.get('append', '')} arm64.pgtable_transition_check=on".strip()
-    }
+    return options | {"append": f"{options['append']} arm64.pgtable_transition_check=on".strip()}
+
+
+def _words(*options: dict[str, Any]) -> str:
+    """Return the kernel parameters of all."""
+    return " ".join(one["append"] for one in options if one.get("append"))
 
 
 def _in_blocks(place: Machine) -> Machine:
@@ -40,10 +43,23 @@ def _in_blocks(place: Machine) -> Machine:
     return place
 
 
-@pytest.fixture(params=["live", pytest.param("paused", marks=pytest.mark.full)])
+WAYS: dict[str, dict[str, Any]] = {
+    "live": {},
+    "paused": {"cpu": LEVEL_0_CPU},
+    # A CPU that sets access flags, and has no BBM level 2.
+    "af": {"cpu": "neoverse-n1", "append": "arm64.linear_map=af"},
+}
+
+
+@pytest.fixture(
+    params=[name if name == "live" else pytest.param(name, marks=pytest.mark.full) for name in WAYS]
+)
 def way(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Return the options of a machine that splits blocks live, or in pauses."""
-    return {} if request.param == "live" else {"cpu": LEVEL_0_CPU}
+    """Return the options of a machine that splits blocks live, in pauses, or by access flags.
+
+    Its kernel parameters are to be added to those that a test has.
+    """
+    return WAYS[request.param]
 
 
 @pytest.fixture
@@ -51,7 +67,7 @@ def blocks(shared_machine: Boot, way: dict[str, Any], tested: Callable[[str], st
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(shared_machine(build, **_completed(tested(build), way | options)))
+        return _in_blocks(shared_machine(build, **_completed(tested(build), way, options)))
 
     return factory
 
@@ -61,7 +77,7 @@ def own_blocks(machine: Boot, way: dict[str, Any], tested: Callable[[str], str])
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(machine(build, **_completed(tested(build), way | options)))
+        return _in_blocks(machine(build, **_completed(tested(build), way, options)))
 
     return factory
 

@@ -8,6 +8,7 @@ import leaves
 import pytest
 from settled import settled_leaves, wait_until
 
+from pagewright.host.run import run
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 
@@ -33,6 +34,10 @@ LISTED = {
 }
 TESTS = "/usr/lib/tests/linear-map"
 MODULES = ("crypto_null", "dummy", "veth")
+# It sets access flags, and has no BBM level 2.
+ACCESS_FLAG_CPU = "neoverse-n1"
+ACCESS_FLAGS = "arm64.linear_map=af"
+ONLY_PAUSES = f"{ACCESS_FLAGS}: not all CPUs set access flags; there are pauses alone"
 PAUSED = "blocks (split and folded back in pauses"
 LACKING = "the boot CPU is not known"
 
@@ -65,6 +70,11 @@ def vmstat(guest: Machine) -> dict[str, int]:
 def pauses(guest: Machine) -> int:
     """Return how many pauses there were for the linear map."""
     return int(guest.check("cat /sys/kernel/mm/linear_map/pauses"))
+
+
+def linear_map_counts(guest: Machine, *names: str) -> list[int]:
+    """Return counts of /sys/kernel/mm/linear_map."""
+    return [int(text) for text in guest.read(*(f"/sys/kernel/mm/linear_map/{n}" for n in names))]
 
 
 def load_and_unload(guest: Machine, modules: tuple[str, ...] = MODULES) -> None:
@@ -113,10 +123,6 @@ def test_listed_cpu_boots_in_blocks(machine, midr):
         ("max,midr=0x410fd822", "", f"{PAUSED}: {LACKING}"),  # X4 r0p2: too old
         # C1-Ultra r1p0: erratum 3683289
         pytest.param("max,midr=0x411fd8c0", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
-        pytest.param("cortex-a53", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
-        pytest.param("cortex-a72", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
-        pytest.param("neoverse-n1", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
-        pytest.param("neoverse-v1", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
         (LEVEL_2, "arm64.nobbml2", f"{PAUSED}: arm64.nobbml2;"),
         (LEVEL_2, "arm64.linear_map=pause", f"{PAUSED}: arm64.linear_map=pause;"),
         (LEVEL_2, "arm64.linear_map=af", f"{PAUSED}: arm64.linear_map=af, splits without one if "),
@@ -138,6 +144,41 @@ def test_mode_and_its_reason(machine, cpu, append, said):
     assert in_pages(guest) == said.startswith("pages")
     # There are blocks on all of them, if only the image's.
     assert re.search(rf"\bok 1 {REMOVAL}$", guest.check("dmesg"), re.MULTILINE)
+    assert guest.warnings() == ""
+
+
+# Models of QEMU, of which an older one does not have all. None is on the kernel's list.
+PLAIN_MODEL = "cortex-a53"
+MODELS = (
+    *("cortex-a35", PLAIN_MODEL, "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a76"),
+    *("cortex-a710", "a64fx", "neoverse-n1", "neoverse-n2", "neoverse-v1"),
+)
+
+
+@pytest.mark.skipif("config.getoption('lg_env')", reason="chooses QEMU's models of CPUs")
+@pytest.mark.parametrize(
+    "cpu",
+    [
+        model if model == PLAIN_MODEL else pytest.param(model, marks=pytest.mark.full)
+        for model in MODELS
+    ],
+)
+def test_every_model_splits_and_folds_back_in_pauses(machine, kunit_suites, cpu):
+    """From Armv8.0, without LSE, to what servers have today."""
+    models = run(["qemu-system-aarch64", "-cpu", "help"]).split()
+    if cpu not in models:
+        pytest.skip(f"this QEMU has no {cpu}")
+    options = "arm64.linear_map_fold_delay_ms=50 kunit.enable=1 kunit.filter_glob=linear_map"
+    guest = machine(cpu=cpu, smp=2, append=options)
+    assert mode(guest).startswith(f"{PAUSED}: {LACKING} to have BBM level 2 without aborts;")
+    kunit_suites(guest, ["linear_map"])
+    settled_leaves(guest)
+    before, had = direct_map(guest), pauses(guest)
+    guest.check(f"modprobe {MODULES[0]}")
+    assert direct_map(guest)["4k"] > before["4k"]
+    guest.check(f"rmmod {MODULES[0]}")
+    wait_until(lambda: direct_map(guest) == before, 30)
+    assert pauses(guest) > had
     assert guest.warnings() == ""
 
 
@@ -179,14 +220,29 @@ def test_a_way_that_there_is_not_is_said_once(machine):
 
 
 @pytest.mark.full
-def test_late_cpu_is_welcome_where_sizes_change_in_pauses(machine):
-    guest = machine(cpu=LEVEL_0_CPU, smp=3, append="maxcpus=1")
-    for cpu in (1, 2):
-        guest.check(f"echo 1 >/sys/devices/system/cpu/cpu{cpu}/online")
+@pytest.mark.parametrize(
+    ("cpu", "asked"), [(LEVEL_0_CPU, ""), (ACCESS_FLAG_CPU, ACCESS_FLAGS)], ids=["pause", "af"]
+)
+def test_late_cpu_is_welcome_where_sizes_change_in_pauses(machine, cpu, asked):
+    """Also where blocks are split by access flags if they are idle, before and after it comes."""
+    options = f"maxcpus=1 arm64.linear_map_fold_delay_ms=50 {asked}"
+    guest = machine(cpu=cpu, smp=3, append=options)
+    assert mode(guest).startswith(f"{PAUSED}: {asked or LACKING}")
+    tries = ("access_flag_splits", "access_flag_failures")
+    late = "/sys/devices/system/cpu/cpu"
+    for switch in (f"1 >{late}1/online", f"1 >{late}2/online", f"0 >{late}1/online"):
+        guest.check(f"echo {switch}")
+        settled_leaves(guest)
+        before = linear_map_counts(guest, *tries, "pauses")
         load_and_unload(guest)
-    guest.check("echo 0 >/sys/devices/system/cpu/cpu1/online")
-    load_and_unload(guest)
-    assert pauses(guest) > 0
+        settled_leaves(guest)
+        by_flag, in_vain, in_pauses = (
+            now - was
+            for now, was in zip(linear_map_counts(guest, *tries, "pauses"), before, strict=True)
+        )
+        assert in_pauses > 0
+        assert (by_flag + in_vain > 0) == (asked == ACCESS_FLAGS)
+    assert (linear_map_counts(guest, *tries)[0] > 0) == (asked == ACCESS_FLAGS)
     assert guest.warnings() == ""
 
 
@@ -235,17 +291,8 @@ def test_late_cpu_without_it_is_refused_where_all_changes_are_live(machine):
     assert guest.warnings() == ""
 
 
-ACCESS_FLAGS = "arm64.linear_map=af"
-ONLY_PAUSES = f"{ACCESS_FLAGS}: not all CPUs set access flags; there are pauses alone"
-
-
-def linear_map_counts(guest: Machine, *names: str) -> list[int]:
-    """Return counts of /sys/kernel/mm/linear_map."""
-    return [int(text) for text in guest.read(*(f"/sys/kernel/mm/linear_map/{n}" for n in names))]
-
-
 @pytest.mark.parametrize(
-    "cpu", ["neoverse-n1", pytest.param(LEVEL_2, marks=pytest.mark.full)], ids=["n1", "level2"]
+    "cpu", [ACCESS_FLAG_CPU, pytest.param(LEVEL_2, marks=pytest.mark.full)], ids=["n1", "level2"]
 )
 def test_blocks_that_nobody_uses_are_split_by_their_access_flag(machine, kunit_suites, cpu):
     """KUnit looks at blocks in use and not in use; modules may take any."""
