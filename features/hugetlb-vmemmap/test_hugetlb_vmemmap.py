@@ -206,13 +206,17 @@ def test_all_reserved_pages_on_one_of_two_nodes(machine):
 
 @seamless_first
 def test_struct_pages_come_back_on_their_node(machine, mode):
-    """Its memory is in single pages. Those of another node are no better, though larger."""
+    """Its memory is in single pages. Those of another node are no better, though larger.
+
+    Nor is anything compacted or reclaimed to make larger ones.
+    """
     place = machine(memory="4G", smp=2, nodes=2, append=f"{on(mode)} cma=0")
     pool = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
     number = 800
     place.check(f"echo {number} >{pool}")
     assert saved(place) == number * LARGE.freed(mode)
-    # What is kept for emergencies, and by CPUs, is in large pieces.
+    # What is kept for emergencies, and by CPUs, is in large pieces; and there would be more of them
+    # if the kernel compacted what is scattered.
     place.check(KEEP_LITTLE)
     place.check(f"{PROGRAMS}/scatter 0 >/run/scattered & echo $! >/run/scatter")
     place.check("until test -s /run/scattered; do sleep 0.1; done", timeout=200)
@@ -224,8 +228,17 @@ def test_struct_pages_come_back_on_their_node(machine, mode):
             place.check("sed -n 's/^nr_free_pages //p' /sys/devices/system/node/node1/vmstat")
         )
 
-    before = free_of_the_other()
+    def direct_work() -> dict[str, int]:
+        """Return how often tasks had to compact memory or reclaim some for what they wanted."""
+        return {
+            name: count
+            for name, count in place.vmstat().items()
+            if name == "compact_stall" or name.startswith("allocstall_")
+        }
+
+    before, worked = free_of_the_other(), direct_work()
     place.check(f"echo 0 >{pool}", timeout=200)
+    assert direct_work() == worked
     # Some of what was scattered is in larger pieces after all.
     assert before - free_of_the_other() < number * LARGE.freed(mode) // 4 // 8
     place.check("kill $(cat /run/scatter)")
@@ -235,6 +248,7 @@ def test_struct_pages_come_back_on_their_node(machine, mode):
 KEEP_LITTLE = f"""
 {SHORT_PAGE_LISTS}
 cd /proc/sys/vm
+echo 0 >compaction_proactiveness
 echo 0 >watermark_boost_factor
 echo 1 >watermark_scale_factor
 echo 1000 >min_free_kbytes
@@ -418,13 +432,18 @@ def test_surplus_pages_pause_seldom(shared_machine, way):
     assert_nothing_left(place)
 
 
-def test_any_cpu_is_seamless_but_for_one_pause(machine):
+@pytest.mark.parametrize(
+    "cpu",
+    [LEVEL_0_CPU, pytest.param(UNLISTED_CPU, marks=pytest.mark.full)],
+    ids=["level0", "unlisted"],
+)
+def test_any_cpu_is_seamless_but_for_one_pause(machine, cpu):
     """Without BBM level 2 all blocks are split in one pause; what follows takes none.
 
     Time is counted in instructions, as a pause ends when it has lasted too long.
     """
     append = "hugetlb_free_vmemmap=on"
-    place = machine(memory="28G", smp=2, cpu=UNLISTED_CPU, append=append, icount=True)
+    place = machine(memory="28G", smp=2, cpu=cpu, append=append, icount=True)
     pauses = [0]
 
     def pauses_since() -> int:
@@ -868,10 +887,22 @@ def test_others_run_while_one_cpu_cannot_be_interrupted(machine):
     place = machine(cpu=UNLISTED_CPU, memory="2G", smp=4, append=on("pause"))
     place.check("echo 4000 >/sys/kernel/cpu_pause/wait_us")
     pool = f"{LARGE.pool}/nr_hugepages"
-    # Another CPU than the one that asks; on that one the shell must not be.
-    script = f"echo 5000 >/sys/kernel/debug/cpu_pause_deaf; echo 256 >{pool}; cat {pool}"
+    # Another CPU than the one that asks; on that one the shell must not be. Programs on the two
+    # that are left look at the clock all the time.
+    script = f"""
+        for cpu in 1 2; do {PROGRAMS}/gaps $cpu 7 200 >/run/gaps.$cpu & done
+        until test -s /run/gaps.1 -a -s /run/gaps.2; do sleep 0.1; done
+        echo 5000 >/sys/kernel/debug/cpu_pause_deaf; echo 256 >{pool}; cat {pool}
+        wait
+    """
     assert place.check(f"taskset -c 3 sh -c '{script}'", timeout=120) == "256"
 
+    # How many milliseconds of seven seconds were in gaps of more than 200. A pause stops both, and
+    # a busy host may stop one.
+    gaps = "\n".join(place.read("/run/gaps.1", "/run/gaps.2"))
+    lost = [int(total) for total in re.findall(r"gaps=\d+ longest=\d+ total=(\d+)", gaps)]
+    assert len(lost) == 2
+    assert min(lost) <= 400, gaps
     # What CPUs lost; an emulated one may be late by tens of milliseconds for each of a dozen.
     assert read(place, "/sys/kernel/cpu_pause/failed") > 0
     assert read(place, "/sys/kernel/cpu_pause/longest_ns") < 200_000_000
@@ -888,20 +919,29 @@ def test_others_run_while_one_cpu_cannot_be_interrupted(machine):
 
 
 @pytest.mark.full
-def test_pauses_keep_to_their_limit(machine):
+@pytest.mark.parametrize(
+    ("cpu", "mode", "number", "limit_us", "least"),
+    [
+        (DEFAULT_CPU, "pause", 2, 20, 5),
+        (UNLISTED_CPU, "pause", 2, 20, 5),
+        # The only pauses are those that split blocks, of which it takes many to come to a limit.
+        (UNLISTED_CPU, "seamless", 24, 1, 2),
+    ],
+    ids=["level2", "level0", "splits"],
+)
+def test_pauses_keep_to_their_limit(machine, cpu, mode, number, limit_us, least):
     """Time is counted in instructions, so that only what a pause does takes any."""
-    place = machine(memory="6G", smp=2, append=on("pause"), icount=True)
-    limit_us = 20
+    place = machine(memory=f"{number + 4}G", smp=2, cpu=cpu, append=on(mode), icount=True)
     place.check(f"echo {limit_us} >/sys/kernel/cpu_pause/limit_us")
     place.check("echo 1 >/sys/kernel/tracing/events/cpu_pause/enable")
-    assert resize(place, GIANT, 2) == 2
+    assert resize(place, GIANT, number) == number
     holds = [
         int(ns)
         for ns in re.findall(
             r"hold_ns=(\d+) given_up=0", place.check("cat /sys/kernel/tracing/trace")
         )
     ]
-    assert len(holds) > 4
+    assert len(holds) >= least
     assert max(holds) < 1.5 * limit_us * 1000
     assert place.warnings() == ""
 
