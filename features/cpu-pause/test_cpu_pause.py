@@ -168,6 +168,45 @@ def test_nothing_that_runs_in_a_pause_can_be_traced(machine):
     assert inlined.isdisjoint(functions)
 
 
+# A CPU that is to come or go is refused with EBUSY: when that began, which one, when it ended.
+REFUSED = re.compile(
+    r"(\d+\.\d+): cpuhp_enter: cpu: (\d+) .*\(begin_transition\)\n"
+    r".* (\d+\.\d+): cpuhp_exit: +cpu: \2 .*ret: -16$",
+    re.MULTILINE,
+)
+
+
+def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
+    """It is refused after ten seconds: who waits holds the lock of CPU hotplug.
+
+    Time is counted in instructions, and passes at once while all CPUs wait.
+    """
+    needs_symbol("CPU_HOTPLUG_STATE_CONTROL")
+    place = machine(smp=4, icount=True)
+    cpus, trace = "/sys/devices/system/cpu", "/sys/kernel/tracing"
+    states = place.check(f"cat {cpus}/hotplug/states")
+    state = re.search(r"(\d+): arm64/cpu_pause:prepare", states)
+    assert state
+    place.check(f"echo 0 >{cpus}/cpu2/online; echo 0 >{cpus}/cpu3/online")
+    place.check(f"echo {state[1]} >{cpus}/cpu3/hotplug/target")
+
+    place.check(f"echo 1 >{trace}/events/cpuhp/enable")
+    for change in ("echo 0 >cpu1/online", "echo 1 >cpu2/online"):
+        assert place.run(f"cd {cpus}; {change}", timeout=120).status != 0
+        assert place.read(f"{cpus}/online") == ["0-1"]
+    place.check(f"echo 0 >{trace}/events/cpuhp/enable")
+    refused = REFUSED.findall(place.check(f"cat {trace}/trace"))
+    # Linux has a CPU that is to come try several times.
+    assert {int(cpu) for _, cpu, _ in refused} == {1, 2}
+    assert all(10 <= float(end) - float(begin) < 11 for begin, _, end in refused), refused
+
+    # Once that CPU has come all the way others come and go again.
+    place.check(f"echo 1 >{cpus}/cpu3/online")
+    place.check(f"echo 0 >{cpus}/cpu1/online; echo 1 >{cpus}/cpu2/online")
+    assert place.read(f"{cpus}/online") == ["0,2-3"]
+    assert place.warnings(klog.without_dying_cpus) == ""
+
+
 # What the CPU does that has paused the others, and what it says then.
 DEATHS = {
     "panic": "dies while all other CPUs are paused",
