@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_features_are_in_the_patched_build_and_not_in_the_base():
     patched, base = build.ensure(SPACE, "patched-4k"), build.ensure(SPACE, "base-4k")
     assert all((patched.out / name).exists() for name in objects)
     assert not any((base.out / name).exists() for name in objects)
+
+
+@pytest.mark.parametrize("name", ["patched-4k", "checked-4k"])
+def test_workarounds_are_what_kconfig_would_have(tmp_path, name):
+    """Those of processors' errata, of which kernels have all that nobody switched off."""
+    built = build.ensure(SPACE, name)
+    config = (built.out / ".config").read_text()
+    workarounds = {symbol for symbol in build.parse_config(config) if "ERRATUM" in symbol}
+    lines = config.splitlines(keepends=True)
+    (tmp_path / ".config").write_text("".join(line for line in lines if "ERRATUM" not in line))
+    scratch = replace(built, out=tmp_path)
+    run(build.make_command(scratch, "olddefconfig"), env=build.environment(SPACE))
+    default = build.parse_config((tmp_path / ".config").read_text())
+    asked = build.parse_config(config)
+    assert {symbol: asked[symbol] for symbol in workarounds} == {
+        symbol: value for symbol, value in default.items() if "ERRATUM" in symbol
+    }
 
 
 @pytest.mark.full
