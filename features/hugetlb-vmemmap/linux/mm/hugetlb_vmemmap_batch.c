@@ -227,25 +227,37 @@ static bool batch_finish(struct batch *batch)
 
 /*
  * Write a page of tails: copies of one tail struct page. Fields that no tail uses are cleared
- * first, because an earlier user may have left something in them. If the folio already has
- * such a page, that page is copied, which takes fewer instructions.
+ * first, because an earlier user may have left something in them.
+ *
+ * The copies come out of registers, which compilers do not do by themselves. copy_page() takes
+ * nearly twice the instructions, and a gigantic page has thousands of such pages.
  */
-static void write_tails(struct page *to, const struct page *written, const struct folio *folio)
+static void write_tails(struct page *page, const struct folio *folio)
 {
-	unsigned int i;
+	struct page tail = *folio_page(folio, HUGETLB_VMEMMAP_RESERVE_PAGES - 1);
+	u128 words[4], a, b, c, d, *to = (u128 *)page, *end = to + PAGE_SIZE / sizeof(*to);
 
 	/* If the size is no power of two there is no HVO: hugetlb_vmemmap_optimizable_size(). */
-	BUILD_BUG_ON(is_power_of_2(sizeof(*to)) && sizeof(*to) != 64);
+	BUILD_BUG_ON(is_power_of_2(sizeof(tail)) && sizeof(tail) != sizeof(words));
+	BUILD_BUG_ON(sizeof(tail) < sizeof(words));
 
-	if (written) {
-		copy_page(to, written);
-		return;
+	tail.index = 0;
+	tail.lru.prev = NULL;
+	memcpy(words, &tail, sizeof(words));
+	a = words[0];
+	b = words[1];
+	c = words[2];
+	d = words[3];
+	for (; to < end; to += 2 * ARRAY_SIZE(words)) {
+		to[0] = a;
+		to[1] = b;
+		to[2] = c;
+		to[3] = d;
+		to[4] = a;
+		to[5] = b;
+		to[6] = c;
+		to[7] = d;
 	}
-	to[0] = *folio_page(folio, HUGETLB_VMEMMAP_RESERVE_PAGES - 1);
-	to[0].index = 0;
-	to[0].lru.prev = NULL;
-	for (i = 1; i < HUGETLB_VMEMMAP_RESERVE_PAGES; i++)
-		to[i] = to[0];
 }
 
 /* The entry that maps an address, if @prev maps the page before it or is NULL. */
@@ -282,8 +294,7 @@ static void collect_optimize(struct batch *batch, const struct hstate *h, struct
 	/* Where the kept page is the head's the others need not equal it. */
 	if (!keeps_head_only())
 		for (addr = kept_addr; addr < end; addr += PAGE_SIZE)
-			write_tails((struct page *)addr,
-				    addr == kept_addr ? NULL : (struct page *)kept_addr, folio);
+			write_tails((struct page *)addr, folio);
 
 	for (addr = head + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
 		struct page *page;
@@ -345,7 +356,6 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
 	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
 	struct page *page, *kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
-	const struct page *tails = NULL;
 	unsigned int nr = nr_shared(h, folio);
 	pte_t *ptep = NULL;
 	LIST_HEAD(pages);
@@ -367,8 +377,7 @@ static int collect_restore(struct batch *batch, const struct hstate *h, struct f
 				continue;
 			page = list_first_entry(&pages, struct page, lru);
 			list_del(&page->lru);
-			write_tails(page_to_virt(page), tails, folio);
-			tails = page_to_virt(page);
+			write_tails(page_to_virt(page), folio);
 		}
 		add_change(batch, ptep, addr, mk_pte(page, PAGE_KERNEL));
 	}
@@ -464,8 +473,8 @@ static void settle_failed(const struct hstate *h, struct folio *folio)
 {
 	unsigned long head = vmemmap_start(folio), end = vmemmap_end(h, folio), addr;
 	unsigned long kept_addr = head + (hugetlb_vmemmap_retained_pages() - 1) * PAGE_SIZE;
-	struct page *kept, *tails = NULL;
 	pte_t *ptep = NULL;
+	struct page *kept;
 
 	/* The vmemmap of a folio without the mark may be in a block that was not split. */
 	if (!folio_test_hugetlb_vmemmap_optimized(folio))
@@ -477,10 +486,8 @@ static void settle_failed(const struct hstate *h, struct folio *folio)
 	kept = pte_page(ptep_get(next_entry(kept_addr, NULL)));
 	for (addr = kept_addr + PAGE_SIZE; addr < end; addr += PAGE_SIZE) {
 		ptep = next_entry(addr, ptep);
-		if (pte_page(ptep_get(ptep)) == kept)
-			continue;
-		write_tails((struct page *)addr, tails, folio);
-		tails = (struct page *)addr;
+		if (pte_page(ptep_get(ptep)) != kept)
+			write_tails((struct page *)addr, folio);
 	}
 }
 
@@ -952,7 +959,7 @@ void __init hugetlb_vmemmap_adopt_folios(const struct hstate *h, struct list_hea
 		expect_fake_heads();
 		page = pte_page(ptep_get(next_entry(start + kept, NULL)));
 		if (!keeps_head_only())
-			write_tails(page_to_virt(page), NULL, folio);
+			write_tails(page_to_virt(page), folio);
 		folio_set_hugetlb_vmemmap_optimized(folio);
 		atomic_long_add(nr_shared(h, folio), &pages_saved);
 	}
