@@ -13,6 +13,9 @@ The parts:
   large leaves save. That takes hardware.
 - The leaves of the linear map while modules are loaded and unloaded, with folding and
   without.
+- Each way to split and fold, on one processor that can do all of them: modprobe's
+  instructions on four CPUs, those of CPUs that wait for a pause to end among them; how often
+  it paused them; and what the access flag spared.
 - Memory and boot again, on processors whose linear map is split in pauses; and the pauses
   while a module is loaded and unloaded, with many CPUs. A pause is as long as if an
   instruction took a nanosecond, added up over all CPUs: they take turns in the emulator.
@@ -51,10 +54,15 @@ PATCHED = Side("patched", "patched-4k")
 # arm64.linear_map_fold=0 keeps what was split.
 NO_FOLDING = Side("no folding", "patched-4k", "arm64.linear_map_fold=0")
 FOLDING = Side("folding", "patched-4k")
+# The ways to change sizes. The default processor has what each of them needs.
+LIVE = Side("live", "patched-4k", "arm64.linear_map=live")
+ACCESS_FLAG = Side("access flag", "patched-4k", "arm64.linear_map=af")
+PAUSE = Side("pauses", "patched-4k", "arm64.linear_map=pause")
 # None of these can have sizes changed live.
 PAUSED_CPUS = ("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")
 PAUSED_SMP = (4, 64, 160)
-COLUMNS = [s.label for s in (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, PATCHED)]
+SIDES = (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, LIVE, ACCESS_FLAG, PAUSE, PATCHED)
+COLUMNS = [side.label for side in SIDES]
 
 COUNTING: Mapping[str, Any] = {
     "icount": True,
@@ -98,6 +106,20 @@ rm -f /tmp/hold.*
 sleep 5
 leaves settled
 sed -n 's/^linear_map_\\([a-z]*\\)_\\([a-z_]*\\) \\([0-9]*\\)/\\1 \\2=\\3/p' /proc/vmstat
+"""
+
+WAY_FILES = ("pauses", "total_pause_ns", "access_flag_splits", "access_flag_failures")
+WAYS = f"""
+tell() {{
+	for file in {" ".join(WAY_FILES)}; do
+		echo $1 $file=$(cat /sys/kernel/mm/linear_map/$file)
+	done
+}}
+echo turns=SIZE
+sleep 3
+tell before
+{MODULE}
+tell after
 """
 
 # Folding is soon, and what is not worth a pause at once is folded after ten times the delay.
@@ -145,13 +167,20 @@ def parts(quick: bool) -> list[Part]:
     # Where instructions are counted time passes at once while the guest sleeps. The quick cycles
     # would be over before anything is folded then.
     slept = {"icount": not quick, "smp": 1, "append": EARLY_KFENCE}
-    paused = [] if quick else [*memory_where_paused(large), *pauses()]
+    paused = [] if quick else [ways(), *memory_where_paused(large), *pauses()]
     return [
         Part("boot", large, memory, also=(BASE_ON, SWITCHED_OFF)),
         Part("programs", {**COUNTING, "memory": "2G"}, programs, (BASE, BASE_ON, PATCHED)),
         Part("leaves", {**slept, "memory": "2G"}, [cycles], (NO_FOLDING, FOLDING)),
         *paused,
     ]
+
+
+def ways() -> Part:
+    """Return the part that compares them."""
+    options = {**COUNTING, "smp": 4, "memory": "4G"}
+    work = Work(WAY, command(WAYS, 20), timeout=900)
+    return Part("ways", options, [work], (SWITCHED_OFF, LIVE, ACCESS_FLAG, PAUSE))
 
 
 def memory_where_paused(large: Mapping[str, Any]) -> Iterator[Part]:
@@ -177,6 +206,7 @@ def pauses() -> Iterator[Part]:
 
 # Works, with what is different from one to the other.
 ON_CPU = "memory on "
+WAY = "way"
 PAUSES_WITH = "pauses with "
 
 LARGE_GUEST = "boot of a guest with "
@@ -192,6 +222,17 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
         yield Quantity(group, UNTIL_INIT, "instructions", int(values["instructions"]))
     elif work == "cycles":
         yield from leaves(values)
+    elif work == WAY:
+        turns = int(values["turns"])
+        group = f"three modules loaded and unloaded {turns} times, four CPUs"
+        pauses, nanoseconds, splits, failures = (
+            int(values[f"after {file}"]) - int(values[f"before {file}"]) for file in WAY_FILES
+        )
+        yield Quantity(group, "modprobe", "instructions", int(values["instructions"]))
+        yield Quantity(group, "pauses", "pauses", pauses)
+        yield Quantity(group, "all pauses", "us", nanoseconds / 1000)
+        yield Quantity(group, "blocks split by access flag", "blocks", splits)
+        yield Quantity(group, "blocks not split by it", "blocks", failures)
     elif work.startswith(PAUSES_WITH):
         group = f"a module loaded and unloaded, {work}"
         yield Quantity(group, "most pauses for it", "pauses", int(values["most"]))
