@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from pathlib import Path
 
 import pytest
 
 from pagewright.host.errors import PagewrightError
+from pagewright.host.run import run
 from pagewright.machine import klog
+from pagewright.machine.options import LEVEL_0_CPU
 
 pytestmark = pytest.mark.long
 
@@ -44,6 +47,36 @@ def test_stress(machine, kunit_suites, smp, nmi):
     kunit_suites(place, ["cpu_pause"])
     assert place.warnings() == ""
     assert int(place.check(f"cat {SYSFS}/pauses")) > 0
+
+
+# What firmware says of the timer: that the counter is to be read until two reads nearly agree, and
+# a rate that the processor's register does not have. The kernel goes by either.
+TIMERS = {
+    "hisilicon,erratum-161010101": "workaround for HiSilicon erratum",
+    "clock-frequency": "running at {:.2f}MHz",
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("told", TIMERS)
+def test_time_in_a_pause_is_the_drivers(machine, kunit_suites, tmp_path, told):
+    """Pauses go by the timer as its driver knows it, not by what the processor says.
+
+    Newer processors' counters are too fast for two reads to agree in an emulator.
+    """
+    options = {"smp": 4, "cpu": LEVEL_0_CPU}
+    place, tree = machine(**options), tmp_path / "virt.dtb"
+    tree.write_bytes(base64.b64decode(place.check("base64 /sys/firmware/fdt")))
+    megahertz = re.search(r"running at ([0-9.]+)MHz", place.console())
+    assert megahertz
+    half = float(megahertz[1]) / 2
+    rate = [str(round(half * 1e6))] if told == "clock-frequency" else []
+    run(["fdtput", *(["-t", "u"] if rate else []), tree, "/timer", told, *rate])
+    append = f"kunit.enable=1 kunit.filter_glob=cpu_pause {PATIENT}"
+    place = machine(append=append, extra_args=("-dtb", str(tree)), **options)
+    assert TIMERS[told].format(half) in place.console()
+    kunit_suites(place, ["cpu_pause"])
+    assert place.warnings() == ""
 
 
 @pytest.mark.full

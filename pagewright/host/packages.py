@@ -120,7 +120,10 @@ PACKAGING = (
 )
 
 # What only `pagewright test --full` uses, beside those.
-FULL_TESTS = (Need("chromium", "chromium", "open pages as a reader does"),)
+FULL_TESTS = (
+    Need("chromium", "chromium", "open pages as a reader does"),
+    Need("device-tree-compiler", "fdtput", "tell guests of another machine"),
+)
 
 
 # Root makes the guest as root; others do it in a user namespace.
