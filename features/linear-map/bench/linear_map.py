@@ -109,10 +109,11 @@ sed -n 's/^linear_map_\\([a-z]*\\)_\\([a-z_]*\\) \\([0-9]*\\)/\\1 \\2=\\3/p' /pr
 """
 
 WAY_FILES = ("pauses", "total_pause_ns", "access_flag_splits", "access_flag_failures")
+# Where there can be no pause none of these files is there.
 WAYS = f"""
 tell() {{
 	for file in {" ".join(WAY_FILES)}; do
-		echo $1 $file=$(cat /sys/kernel/mm/linear_map/$file)
+		echo $1 $file=$(cat /sys/kernel/mm/linear_map/$file 2>/dev/null || echo 0)
 	done
 }}
 echo turns=SIZE
