@@ -1,4 +1,4 @@
-"""Boot a build of bare.config: no disk and no shell, only KUnit and one program."""
+"""Boot a build without disk and shell: it runs only KUnit and one program."""
 
 from __future__ import annotations
 
