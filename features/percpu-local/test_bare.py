@@ -29,8 +29,8 @@ pytestmark = [
 )
 def test_a_big_endian_kernel_passes_the_suites(space, tmp_path, cpu, append, absent):
     built = build.ensure(space, "bare-4k-be")
-    append = f"kunit.enable=1 cpu_pause.wait_us=50000 {append}"
-    text = console(built, initramfs(built, tmp_path, "big"), append, cpu)
+    words = ("kunit.enable=1", *(feature.boot_emulated for feature in space.features()), append)
+    text = console(built, initramfs(built, tmp_path, "big"), " ".join(words), cpu)
     suites = {suite for feature in space.features() for suite in feature.kunit_suites}
     for suite in suites - absent:
         assert re.search(rf"^(\[.*\] )?ok \d+ {suite}$", text, re.MULTILINE), text
