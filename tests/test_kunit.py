@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
+from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
@@ -24,10 +25,10 @@ DEBUG_SUITES = [suite for feature in SPACE.features() for suite in feature.debug
 
 # Modules that come and go, by the build that has them.
 MODULES = {"checked-4k": "crypto_null sha256_generic xts", "debug-4k": "crypto_null dummy veth"}
-COME_AND_GO = """
+COME_AND_GO = f"""
 for round in 1 2; do
     for module in MODULES; do modprobe $module || exit 1; done
-    for module in MODULES; do modprobe -r $module || exit 1; done
+    for module in MODULES; do {UNLOAD} $module || exit 1; done
 done
 sleep 3
 """

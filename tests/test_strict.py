@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pagewright.cli import main
+from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.run import run
@@ -1204,9 +1205,9 @@ def test_options_that_need_others(arguments, message):
 
 # --- Guests ---------------------------------------------------------------------
 
-PAGE_TABLES_AT_WORK = """
+PAGE_TABLES_AT_WORK = f"""
 stress-ng --fork 2 --fork-ops 100 --mmap 1 --mmap-ops 2 --mmap-bytes 4M 2>&1 || exit
-modprobe crypto_null && modprobe -r crypto_null
+modprobe crypto_null && {UNLOAD} crypto_null
 """
 
 KPTI_CPU = "cortex-a76"

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.kernel import recipes
 from pagewright.machine.options import DEFAULT_CPU, LISTED_CPU, UNLISTED_CPU
@@ -111,7 +112,7 @@ def test_no_contiguous_range_of_16_gib_where_addresses_are_not_congruent(machine
     ranges = "grep DirectMap16G /proc/meminfo"
     assert re.fullmatch(r"DirectMap16G: +0 kB", place.check(ranges))
     # Each module splits leaves there, which are folded when it is gone.
-    module = "taskset -c 1 modprobe xts && modprobe -r xts"
+    module = f"taskset -c 1 modprobe xts && {UNLOAD} xts"
     place.check(f"for round in 1 2 3; do {module} || exit 1; done; sleep 3")
     assert int(place.check("grep linear_map_fold_pmd /proc/vmstat").split()[1]) > 0
     assert re.fullmatch(r"DirectMap16G: +0 kB", place.check(ranges))

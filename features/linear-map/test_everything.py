@@ -14,6 +14,7 @@ import time
 
 import pytest
 from settled import settled_leaves, wait_until
+from workloads import LOAD_UNLOAD
 
 from pagewright.machine import klog
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
@@ -39,7 +40,7 @@ POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 # Each is run again and again until the time is over. A turn that fails is the last one.
 JOBS = {
     "secret-memory": f"{LINEAR_MAP}/secretmem -t of_many_processes_comes_back",
-    "modules": "modprobe -a crypto_null dummy veth && modprobe -r crypto_null dummy veth",
+    "modules": LOAD_UNLOAD,
     "bpf": f"{LINEAR_MAP}/bpf -t programs_come_and_go_on_all_cpus",
     "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
     # A pool that grows takes what it can get.

@@ -8,6 +8,7 @@ import leaves
 import pytest
 from settled import settled_leaves, wait_until
 
+from pagewright.guest.shell import UNLOAD
 from pagewright.host.run import run
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
@@ -78,7 +79,8 @@ def linear_map_counts(guest: Machine, *names: str) -> list[int]:
 
 
 def load_and_unload(guest: Machine, modules: tuple[str, ...] = MODULES) -> None:
-    guest.check(f"for m in {' '.join(modules)}; do modprobe $m && rmmod $m || exit 1; done")
+    command = f"for m in {' '.join(modules)}; do modprobe $m && {UNLOAD} $m || exit 1; done"
+    guest.check(command)
 
 
 def in_pages(guest: Machine) -> bool:
@@ -176,7 +178,7 @@ def test_every_model_splits_and_folds_back_in_pauses(machine, kunit_suites, cpu)
     before, had = direct_map(guest), pauses(guest)
     guest.check(f"modprobe {MODULES[0]}")
     assert direct_map(guest)["4k"] > before["4k"]
-    guest.check(f"rmmod {MODULES[0]}")
+    guest.check(f"{UNLOAD} {MODULES[0]}")
     wait_until(lambda: direct_map(guest) == before, 30)
     assert pauses(guest) > had
     assert guest.warnings() == ""
@@ -191,7 +193,7 @@ def test_unequal_cpus_go_back_to_pages(machine, smp, lacking):
     assert guest.check("nproc").strip() == str(smp)
     sizes = direct_map(guest)
     for _ in range(3):
-        guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m && rmmod $m || exit 1; done")
+        load_and_unload(guest)
     assert direct_map(guest) == sizes
     assert not any(v for name, v in vmstat(guest).items() if "fold" in name)
     assert guest.warnings() == ""
@@ -332,7 +334,7 @@ def test_modules_split_and_are_folded_back(machine, cpu):
     assert sum(loaded.values()) == sum(before.values())
     # No more than the blocks in which the modules lie.
     assert before["32M"] + before["1G"] - loaded["32M"] - loaded["1G"] <= 1 << 20 << 1
-    guest.check(f"rmmod {' '.join(reversed(MODULES))}")
+    guest.check(f"{UNLOAD} {' '.join(reversed(MODULES))}")
     wait_until(lambda: direct_map(guest) == before, 30)
     counts = {name: count - boots[name] for name, count in vmstat(guest).items()}
     assert counts["linear_map_split_pmd"] == counts["linear_map_fold_pmd"] > 0
@@ -365,7 +367,7 @@ def test_many_pauses_in_a_second_leave_folding_for_later(machine):
     guest.check(
         "end=$(($(cut -d. -f1 /proc/uptime) + 6));"
         "while [ $(cut -d. -f1 /proc/uptime) -lt $end ]; do"
-        f" for m in {modules}; do modprobe $m && rmmod $m || exit 1; done; done",
+        f" for m in {modules}; do modprobe $m && {UNLOAD} $m || exit 1; done; done",
         timeout=60,
     )
     # A module's splits may be more than that; its folds are not.
@@ -482,7 +484,7 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine):
     options = "arm64.linear_map_fold=0 arm64.linear_map_fold_delay_ms=100"
     guest = machine(cpu=LEVEL_2, smp=2, append=options)
     before = direct_map(guest)
-    guest.check("modprobe dummy && rmmod dummy; sleep 1")
+    guest.check(f"modprobe dummy && {UNLOAD} dummy; sleep 1")
     assert direct_map(guest)["4k"] > before["4k"]
     guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold")
     wait_until(lambda: direct_map(guest) == before, 30)
@@ -498,7 +500,8 @@ def test_tracepoints_tell_of_splits_and_folds(machine, cpu):
     guest.check("echo 1 >/sys/kernel/tracing/events/linear_map/enable")
     file = "/sys/kernel/tracing/trace"
     guest.check(
-        f"modprobe dummy && rmmod dummy; until grep -q linear_map_fold: {file}; do sleep 0.1; done"
+        f"modprobe dummy && {UNLOAD} dummy;"
+        f"until grep -q linear_map_fold: {file}; do sleep 0.1; done"
     )
     trace = guest.check(f"cat {file}")
     for event in ("linear_map_split", "linear_map_change", "linear_map_fold"):

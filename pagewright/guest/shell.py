@@ -6,6 +6,9 @@ from __future__ import annotations
 # gigabytes.
 SHORT_PAGE_LISTS = "echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction"
 
+# Unloads modules. A cipher is busy for a moment after it was loaded, while the kernel tests it.
+UNLOAD = "modprobe -r --wait 10000"
+
 
 def direct_map(prefix: str = "") -> str:
     """Return the command that prints the linear map by leaf size, as DirectMap4k=1234 in KiB.

@@ -33,7 +33,7 @@ from instructions import COUNTER
 from leaves import EARLY_KFENCE
 from workloads import CRYPT, LOAD_UNLOAD, MEMCACHED, MODULE, MODULES, READ
 
-from pagewright.guest.shell import SHORT_PAGE_LISTS, direct_map
+from pagewright.guest.shell import SHORT_PAGE_LISTS, UNLOAD, direct_map
 from pagewright.results.experiment import (
     Experiment,
     Means,
@@ -97,7 +97,7 @@ sleep 3
 leaves boot
 modprobe -a {MODULES}
 leaves loaded
-modprobe -r {MODULES}
+{UNLOAD} {MODULES}
 for turn in $(seq SIZE); do
 	head -c $((turn % 13 * 100000)) /dev/zero >/tmp/hold.$((turn % 7))
 	{LOAD_UNLOAD}
@@ -125,7 +125,7 @@ tell after
 
 # Folding is soon, and what is not worth a pause at once is folded after ten times the delay.
 FOLD_SOON = "arm64.linear_map_fold_delay_ms=100"
-PAUSES = """
+PAUSES = f"""
 set -e
 cd /sys/kernel/mm/linear_map
 sleep 3
@@ -133,7 +133,7 @@ echo boot=$(cat pauses)
 most=0 start=$(cat pauses)
 for turn in $(seq SIZE); do
 	before=$(cat pauses)
-	modprobe crypto_null && modprobe -r crypto_null
+	modprobe crypto_null && {UNLOAD} crypto_null
 	sleep 3
 	after=$(cat pauses)
 	test $((after - before)) -le $most || most=$((after - before))

@@ -14,6 +14,7 @@ from enum import Enum
 from rich.console import Console
 from rich.table import Table
 
+from pagewright.guest.shell import UNLOAD
 from pagewright.host.errors import PagewrightError
 from pagewright.machine.boot import boot
 from pagewright.machine.machine import Machine
@@ -251,7 +252,7 @@ def record(options: MachineOptions, settle: float = 3) -> Record:
         snapshots = [snapshot(machine, "after boot", page)]
         machine.check(f"for module in {' '.join(names)}; do modprobe $module || exit; done")
         snapshots.append(snapshot(machine, "modules loaded", page))
-        machine.check(f"modprobe -r {' '.join(names)}; sleep {settle:g}")
+        machine.check(f"{UNLOAD} {' '.join(names)}; sleep {settle:g}")
         snapshots.append(snapshot(machine, f"unloaded, {settle:g} s later", page))
     return Record(mode, page, tuple(names), image, tuple(snapshots))
 

@@ -5,6 +5,8 @@ In them COUNTER stands for the program that counts, and SIZE for how much is don
 
 from __future__ import annotations
 
+from pagewright.guest.shell import UNLOAD
+
 MODULES = "crypto_null dummy veth"
 
 # In each the first run, not counted, brings programs and data into memory.
@@ -51,7 +53,7 @@ MEMCACHED = f"""{MEMCACHED_BEGINS}\
 COUNTER sh -c "$(load set SIZE) >/dev/null && $(load get SIZE) >/dev/null"
 {MEMCACHED_ENDS}"""
 
-LOAD_UNLOAD = f"modprobe -a {MODULES} && modprobe -r {MODULES}"
+LOAD_UNLOAD = f"modprobe -a {MODULES} && {UNLOAD} {MODULES}"
 MODULE = f"""
 set -e
 {LOAD_UNLOAD}
