@@ -201,10 +201,10 @@ def test_nothing_that_runs_in_a_pause_can_be_traced(machine):
     assert inlined.isdisjoint(functions)
 
 
-# A CPU that is to come or go is refused with EBUSY: when that began, which one, when it ended.
+# A CPU that is to come or go is refused with ETIME: when that began, which one, when it ended.
 REFUSED = re.compile(
     r"(\d+\.\d+): cpuhp_enter: cpu: (\d+) .*\(begin_transition\)\n"
-    r".* (\d+\.\d+): cpuhp_exit: +cpu: \2 .*ret: -16$",
+    r".* (\d+\.\d+): cpuhp_exit: +cpu: \2 .*ret: -62$",
     re.MULTILINE,
 )
 
@@ -229,8 +229,8 @@ def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
         assert place.read(f"{cpus}/online") == ["0-1"]
     place.check(f"echo 0 >{trace}/events/cpuhp/enable")
     refused = REFUSED.findall(place.check(f"cat {trace}/trace"))
-    # Linux has a CPU that is to come try several times.
-    assert {int(cpu) for _, cpu, _ in refused} == {1, 2}
+    # Linux would try again at once after EBUSY.
+    assert [int(cpu) for _, cpu, _ in refused] == [1, 2]
     assert all(10 <= float(end) - float(begin) < 11 for begin, _, end in refused), refused
 
     # Once that CPU has come all the way others come and go again.

@@ -52,6 +52,7 @@
 #include <linux/slab.h>
 #include <linux/sysctl.h>
 #include <linux/sysfs.h>
+#include <linux/vmalloc.h>
 
 #include <asm/vmemmap_change.h>
 
@@ -122,6 +123,7 @@ static gfp_t batch_gfp(void)
 static int batch_init(struct batch *batch, const struct hstate *h, unsigned long nr_folios)
 {
 	struct vmemmap_changes *changes = &batch->changes;
+	size_t size;
 
 	INIT_LIST_HEAD(&batch->freed);
 	batch->nr_freed = 0;
@@ -132,8 +134,16 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 			   max(hugetlb_vmemmap_batch_entries, nr_entries(h)));
 	changes->start = ULONG_MAX;
 	changes->end = 0;
-	changes->change = kvmalloc_array(changes->max, sizeof(*changes->change),
-					 batch_gfp() | __GFP_NOWARN);
+
+	/*
+	 * __GFP_RETRY_MAYFAIL keeps the OOM killer away. It would have kvmalloc() reclaim and compact
+	 * for a large block, too, before that takes single pages, which do as well.
+	 */
+	size = array_size(changes->max, sizeof(*changes->change));
+	if (size <= PAGE_SIZE)
+		changes->change = kmalloc(size, batch_gfp() | __GFP_NOWARN);
+	else
+		changes->change = __vmalloc(size, batch_gfp() | __GFP_NOWARN);
 
 	return changes->change ? 0 : -ENOMEM;
 }

@@ -768,14 +768,15 @@ NOKPROBE_SYMBOL(cpu_pause_half_reached);
 
 /*
  * Another CPU may be parked between the two states by hand, and for as long as anybody
- * likes. To wait for it here would be with cpus_write_lock() held. So the transition fails.
+ * likes. To wait for it here would be with cpus_write_lock() held. So the transition fails, and
+ * not with -EBUSY, for which a CPU that is to come would be tried again, as long once more.
  */
 static int begin_transition(unsigned int cpu)
 {
 	lock_map_acquire(&pause_map);
 	lock_map_release(&pause_map);
 
-	return down_timeout(&pause_sem, CPUHP_TIMEOUT) ? -EBUSY : 0;
+	return down_timeout(&pause_sem, CPUHP_TIMEOUT);
 }
 
 static int end_transition(unsigned int cpu)
