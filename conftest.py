@@ -56,6 +56,8 @@ _PASSED = pytest.StashKey[Passed | None]()
 _RUNS_NO_TEST = ("collectonly", "showfixtures", "show_fixtures_per_test", "cacheshow")
 # The tests that --resume has left out.
 _LEFT_OUT = pytest.StashKey[list[str]]()
+# How long the files of the place (--lg-env) were when a test began.
+_PLACE_BEFORE = pytest.StashKey[dict[Path, int]]()
 # By this name a worker of pytest-xdist tells them to the process that prints the summary.
 _OF_WORKER = "left_out"
 
@@ -253,11 +255,18 @@ def shared_logs(module: pytest.Item | pytest.Collector) -> Path:
     return logs_of(module).with_name(f".{logs_of(module).name}-shared")
 
 
+def place_logs(config: pytest.Config) -> Path:
+    """Return where the place writes that --lg-env names, which all tests share."""
+    logs: Path = config.getoption("logs")
+    return logs / f".place-{os.getpid()}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Keep what machines write while the test runs, until it is known how it ended."""
     for old in (logs_of(item), own_logs(item)):
         shutil.rmtree(old, ignore_errors=True)
+    item.stash[_PLACE_BEFORE] = evidence.sizes(place_logs(item.config))
     with evidence.kept_in(own_logs(item)):
         result = yield
     shutil.rmtree(own_logs(item), ignore_errors=True)
@@ -276,6 +285,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             module = item.getparent(pytest.Module)
             for folder in shared_logs(module).glob("*"):
                 evidence.copy(folder, target / f"shared-{folder.name}")
+        for folder in place_logs(item.config).glob("*"):
+            evidence.copy(folder, target / "place", item.stash[_PLACE_BEFORE])
         if target.exists():
             report.sections.append(("machines", f"their logs are in {target}"))
     return report
@@ -297,7 +308,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
     if given is None:
         yield None
         return
-    with boot(MachineOptions(Path(), Path()), env=Path(given)) as machine:
+    logs = place_logs(request.config)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, logs, ignore_errors=True)
+        with evidence.kept_in(logs):
+            machine = stack.enter_context(boot(MachineOptions(Path(), Path()), env=Path(given)))
         yield machine
 
 
