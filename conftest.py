@@ -25,6 +25,7 @@ import pytest
 from pagewright.host import ledger, workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.files import digest
+from pagewright.host.lock import lock_file
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel import recipes, source
@@ -51,8 +52,12 @@ SPACE.make_importable()
 _BUILT = pytest.StashKey[float]()
 # What has passed before; None where it cannot be known.
 _PASSED = pytest.StashKey[Passed | None]()
+# Options of pytest with which it has no results.
+_RUNS_NO_TEST = ("collectonly", "showfixtures", "show_fixtures_per_test", "cacheshow")
 # The tests that --resume has left out.
 _LEFT_OUT = pytest.StashKey[list[str]]()
+# How long the files of the place (--lg-env) were when a test began.
+_PLACE_BEFORE = pytest.StashKey[dict[Path, int]]()
 # By this name a worker of pytest-xdist tells them to the process that prints the summary.
 _OF_WORKER = "left_out"
 
@@ -85,10 +90,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Before pytest itself reads where the results go.
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register our markers."""
+    """Register our markers, and have results written wherever tests are run."""
     config.addinivalue_line("markers", "full: slow and wide; runs only with --full")
     config.addinivalue_line("markers", "long: takes long, and therefore begins early")
+    runs_tests = not any(config.getoption(name, None) for name in _RUNS_NO_TEST)
+    if runs_tests and config.getoption("xmlpath", "") is None:
+        config.option.xmlpath = str(results_file(config))
     try:
         recipes.recipe(SPACE, config.getoption("build"))
     except PagewrightError as error:
@@ -157,10 +167,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path not in begin_early)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that prints the summary what was left out, from one that has the tests."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[_OF_WORKER] = session.config.stash.get(_LEFT_OUT, [])
+def results_file(config: pytest.Config) -> Path:
+    """Return where the results go, in JUnit's format, unless --junit-xml says it."""
+    logs: Path = config.getoption("logs")
+    return logs / "junit.xml"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Tell the process that prints the summary what was left out, from one that has the tests.
+
+    That process writes the results while no other pytest does: two may run at the same time.
+    """
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput[_OF_WORKER] = config.stash.get(_LEFT_OUT, [])
+        return (yield)
+    if config.getoption("xmlpath", None) != str(results_file(config)):
+        return (yield)
+    with lock_file(results_file(config).with_name(".junit.lock"), "the results of tests"):
+        return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -229,11 +255,18 @@ def shared_logs(module: pytest.Item | pytest.Collector) -> Path:
     return logs_of(module).with_name(f".{logs_of(module).name}-shared")
 
 
+def place_logs(config: pytest.Config) -> Path:
+    """Return where the place writes that --lg-env names, which all tests share."""
+    logs: Path = config.getoption("logs")
+    return logs / f".place-{os.getpid()}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Keep what machines write while the test runs, until it is known how it ended."""
     for old in (logs_of(item), own_logs(item)):
         shutil.rmtree(old, ignore_errors=True)
+    item.stash[_PLACE_BEFORE] = evidence.sizes(place_logs(item.config))
     with evidence.kept_in(own_logs(item)):
         result = yield
     shutil.rmtree(own_logs(item), ignore_errors=True)
@@ -252,6 +285,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
             module = item.getparent(pytest.Module)
             for folder in shared_logs(module).glob("*"):
                 evidence.copy(folder, target / f"shared-{folder.name}")
+        for folder in place_logs(item.config).glob("*"):
+            evidence.copy(folder, target / "place", item.stash[_PLACE_BEFORE])
         if target.exists():
             report.sections.append(("machines", f"their logs are in {target}"))
     return report
@@ -273,7 +308,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[Machine | None]:
     if given is None:
         yield None
         return
-    with boot(MachineOptions(Path(), Path()), env=Path(given)) as machine:
+    logs = place_logs(request.config)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, logs, ignore_errors=True)
+        with evidence.kept_in(logs):
+            machine = stack.enter_context(boot(MachineOptions(Path(), Path()), env=Path(given)))
         yield machine
 
 

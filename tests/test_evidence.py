@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import pytest
 
 import conftest
 from pagewright.host import ledger
+from pagewright.host.lock import lock_file
 from pagewright.machine import evidence
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +61,7 @@ def suite(tmp_path_factory):
     (folder / "test_it.py").write_text(SUITE)
     command = [sys.executable, "-m", "pytest", "--rootdir", folder, "-p", "conftest", "-q"]
     child = subprocess.run(
-        [*command, f"--logs={folder / 'logs'}", f"--junit-xml={folder / 'junit.xml'}", folder],
+        [*command, f"--logs={folder / 'logs'}", folder],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -107,10 +109,55 @@ def test_a_shared_machine_leaves_its_logs_to_the_test_that_fails(suite):
     assert "status 7" in commands
 
 
+def failed(junit: Path) -> list[str]:
+    """Return the names of the tests that have failed by a file of results."""
+    cases = ElementTree.parse(junit).getroot().iter("testcase")
+    return [case.attrib["name"] for case in cases if case.find("failure") is not None]
+
+
 def test_junit_names_what_failed(suite):
-    cases = ElementTree.parse(suite / "junit.xml").getroot().iter("testcase")
-    failed = [case.attrib["name"] for case in cases if case.find("failure") is not None]
-    assert len(failed) == 3
+    assert len(failed(suite / "logs" / "junit.xml")) == 3
+
+
+def small_suite(folder: Path, *words: object) -> list[object]:
+    """Make a suite of a test that fails, and return the command that runs it."""
+    (folder / "test_small.py").write_text("def test_small():\n    assert 0\n")
+    command = [sys.executable, "-m", "pytest", "--rootdir", folder, "-p", "conftest", "-q"]
+    return [*command, "-p", "no:cacheprovider", f"--logs={folder / 'logs'}", *words, folder]
+
+
+def test_results_go_where_the_user_says(tmp_path):
+    given = f"--junit-xml={tmp_path / 'mine.xml'}"
+    subprocess.run(small_suite(tmp_path, given), cwd=ROOT, capture_output=True, check=False)
+    assert failed(tmp_path / "mine.xml") == ["test_small"]
+    assert not (tmp_path / "logs" / "junit.xml").exists()
+
+
+@pytest.mark.full
+def test_results_stay_if_no_test_is_run(tmp_path):
+    for words in ((), ("--collect-only",), ("--fixtures",)):
+        subprocess.run(small_suite(tmp_path, *words), cwd=ROOT, capture_output=True, check=False)
+        assert failed(tmp_path / "logs" / "junit.xml") == ["test_small"], words
+
+
+def waits_for_a_lock(process: int) -> bool:
+    """Tell whether the kernel has a process wait for a lock on a file."""
+    locks = map(str.split, Path("/proc/locks").read_text().splitlines())
+    return any("->" in words and str(process) in words for words in locks)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+def test_one_run_at_a_time_writes_results(tmp_path, workers):
+    file = tmp_path / "logs" / "junit.xml"
+    command = small_suite(tmp_path, "-n", str(workers))
+    with lock_file(file.with_name(".junit.lock"), "the results of tests"):
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        while child.poll() is None and not waits_for_a_lock(child.pid):
+            time.sleep(0.1)
+        assert child.poll() is None
+        assert not file.exists()
+    child.communicate()
+    assert failed(file) == ["test_small"]
 
 
 def test_ledger_adds_up(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The tests of a feature run on a board in a lab, unchanged.
+"""The tests of a feature run on a board in a lab, unchanged, and leave logs if they fail.
 
 All parts are real: a coordinator, an exporter and a client of labgrid, talking
 over the loopback interface, and tests that are told nothing but --lg-env. Only
@@ -62,8 +62,8 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("lab")
 
 
-@pytest.fixture(scope="module")
-def board_port(space, folder):
+@contextmanager
+def board(space, log):
     """The TCP port that is the serial port of a board running our kernel and guest."""
     port = get_free_port()
     command = [
@@ -77,7 +77,14 @@ def board_port(space, folder):
         *("-drive", f"if=virtio,format=raw,snapshot=on,file={image.ensure(space)}"),
         *("-append", "root=/dev/vda rw init=/init console=ttyAMA0 panic=-1"),
     ]
-    with running(command, folder / "board.log"):
+    with running(command, log):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def board_port(space, folder):
+    """The serial port of the board in the lab."""
+    with board(space, folder / "board.log") as port:
         yield port
 
 
@@ -184,3 +191,69 @@ def test_a_test_that_the_board_cannot_run_is_skipped_with_the_reason(lab, tmp_pa
     assert "1 passed, 2 skipped" in child.stdout, child.stdout + child.stderr
     assert "does not have cpu=a64fx" in child.stdout
     assert "runs patched-4k, not base-4k" in child.stdout
+
+
+# A board beside this computer, of which no lab knows.
+BESIDE = """
+targets:
+  main:
+    resources:
+      NetworkSerialPort:
+        host: 127.0.0.1
+        port: {port}
+        protocol: raw
+    drivers:
+      SerialDriver: {{}}
+      ShellDriver:
+        prompt: 'guest# '
+        login_prompt: ' login: '
+        username: root
+options:
+  build: {build}
+"""
+
+SUITE = """
+def test_passes(machine):
+    machine().check("echo '<0>the first' >/dev/kmsg")
+
+
+def test_fails(machine):
+    machine().check("echo '<0>the second' >/dev/kmsg; echo wrong; exit 7")
+
+
+def test_dies(machine):
+    machine().check("echo c >/proc/sysrq-trigger", timeout=30)
+"""
+
+
+def test_a_test_that_fails_leaves_what_the_board_said_meanwhile(space, tmp_path):
+    environment, logs = tmp_path / "beside.yaml", tmp_path / "logs"
+    (tmp_path / "test_it.py").write_text(SUITE)
+    with board(space, tmp_path / "board.log") as port:
+        environment.write_text(BESIDE.format(port=port, build=BOARD_BUILD))
+        command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest"]
+        child = subprocess.run(
+            [*command, "--lg-env", environment, f"--logs={logs}", tmp_path],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert "2 failed, 1 passed" in child.stdout, child.stdout + child.stderr
+    # Nothing else is left, of the test that passed or of the whole session.
+    assert sorted(path.name.split("py-")[-1] for path in logs.iterdir() if path.is_dir()) == [
+        "test_dies",
+        "test_fails",
+    ]
+    consoles, commands = (
+        {path.parent.parent.name.split("py-")[-1]: path.read_text() for path in found}
+        for found in (logs.glob("*/place/console.log"), logs.glob("*/place/commands.log"))
+    )
+    assert ">/dev/kmsg; echo wrong; exit 7\nwrong\n" in commands["test_fails"]
+    # What a board runs is encoded there, so this is the kernel.
+    assert "the second" in consoles["test_fails"]
+    assert "the first" not in commands["test_fails"] + consoles["test_fails"]
+    assert commands["test_dies"].endswith("$ echo c >/proc/sysrq-trigger\n")
+    assert "sysrq triggered crash" in consoles["test_dies"]
+    # The error says it, too.
+    assert "the guest kernel died while running: echo c >/proc/sysrq-trigger" in child.stdout

@@ -8,6 +8,7 @@ from dataclasses import replace
 import leaves
 import leaves_plot
 import pytest
+import settled
 from leaves import Access, Record, Run, Snapshot
 
 from pagewright.host.errors import PagewrightError
@@ -169,13 +170,46 @@ def test_picture_is_the_same_twice_and_names_the_sizes(sample, tmp_path):
         leaves_plot.draw(sample, "A map", tmp_path / "map.txt")
 
 
+class Changing:
+    """Stands for a machine whose map goes on changing for so many looks."""
+
+    def __init__(self, looks: int, delay: str = "") -> None:
+        """Begin to change; the delay is how long folding waits, if the kernel folds."""
+        self.looks, self.delay = looks, delay
+
+    def check(self, command: str) -> str:
+        """Answer with how many changes are still to come, or the delay."""
+        if "linear_map_fold_delay_ms" in command:
+            return self.delay
+        self.looks = max(0, self.looks - 1)
+        return f"DirectMap4k: {self.looks} kB"
+
+
+def test_a_map_settles_when_it_changes_no_more():
+    assert settled.settled_state(Changing(5), quiet=0.3, timeout=60) == "DirectMap4k: 0 kB"
+    assert settled.settled_state(Changing(10**6), quiet=0.3, timeout=0.4) is None
+    with pytest.raises(AssertionError, match="did not settle"):
+        settled.settled_leaves(Changing(10**6), quiet=0.3, timeout=0.4)
+
+
+def test_a_map_is_quiet_for_longer_than_folding_waits():
+    """A map that is changed in pauses waits for ten delays until few tables are worth one."""
+    live, paused = (
+        leaves._quiet(Changing(0, "200"), f"linear map: blocks (split and folded back {how}: x)")
+        for how in ("live", "in pauses")
+    )
+    assert 0.2 < live < 10 * 0.2 < paused
+    assert leaves._quiet(Changing(0), "") < live
+
+
 @pytest.mark.skipif("config.getoption('lg_env')", reason="boots with parameters of its own")
 @pytest.mark.parametrize("rodata", ["on", "full"])
 def test_record_of_a_guest_adds_up(space, rodata):
     append = f"rodata={rodata} {leaves.EARLY_KFENCE}"
     options = options_for(space, BUILD, memory="2G", append=append)
-    record = leaves.record(options, settle=0.5)
-    assert len(record.snapshots) == 3
+    record = leaves.record(options)
+    titles = [shot.title for shot in record.snapshots]
+    assert titles == ["after boot", "modules loaded", "modules unloaded"]
     assert "veth" in record.modules
     for shot in record.snapshots:
         histogram = shot.histogram()

@@ -39,7 +39,6 @@ def test(
     arguments = [
         f"--rootdir={space.root}",
         f"--config-file={space.root / 'pyproject.toml'}",
-        f"--junit-xml={logs / 'junit.xml'}",
         *given,
     ]
     if full:

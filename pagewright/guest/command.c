@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 
 #include "guest.h"
+#include "process.h"
 
 #define PORT	"/dev/command-output"
 
@@ -121,7 +122,7 @@ static int run(const char *command, int output)
 		if (errno != EINTR)
 			fail("wait");
 	}
-	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+	return shell_status(status);
 }
 
 int main(int argc, char *argv[])

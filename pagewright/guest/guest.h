@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the guest's own programs share: reading a line of a file, and the links
- * to the named ports of the virtio console.
+ * What the guest's own programs share: the links to the named ports of the virtio
+ * console.
  */
 #ifndef _GUEST_H
 #define _GUEST_H
@@ -13,25 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/**
- * read_line() - read the first line of a file
- * @path: the file
- * @line: takes the line, without its newline; empty if there is no such file
- * @size: size of @line
- *
- * Return: the length of the line.
- */
-static inline size_t read_line(const char *path, char *line, size_t size)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t length = fd < 0 ? 0 : read(fd, line, size - 1);
-
-	if (fd >= 0)
-		close(fd);
-	line[length > 0 ? length : 0] = '\0';
-	line[strcspn(line, "\n")] = '\0';
-	return strlen(line);
-}
+#include "files.h"
 
 /**
  * link_ports() - give the named ports of the virtio console their names in /dev
@@ -53,7 +35,7 @@ static inline void link_ports(void)
 		if (port->d_name[0] == '.')
 			continue;
 		snprintf(path, sizeof(path), "%s/%s/name", class, port->d_name);
-		if (!read_line(path, name, sizeof(name)))
+		if (line_read(path, name, sizeof(name)) <= 0)
 			continue;
 		snprintf(path, sizeof(path), "/dev/%s", name);
 		/* If the link is there already, it is the same. */

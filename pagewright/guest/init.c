@@ -49,17 +49,12 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
 {
 	char line[512];
 	va_list arguments;
-	int fd;
 
 	va_start(arguments, format);
 	vsnprintf(line, sizeof(line), format, arguments);
 	va_end(arguments);
-	fd = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		return;
 	/* There is nobody else to tell if this fails. */
-	(void)!write(fd, line, strlen(line));
-	close(fd);
+	text_write("/dev/kmsg", line);
 }
 
 /* --- File systems ----------------------------------------------------------- */
@@ -153,7 +148,7 @@ static void lay_overlay(void)
 		if (strncmp(entry->d_name, "vd", 2))
 			continue;
 		snprintf(path, sizeof(path), "/sys/block/%s/serial", entry->d_name);
-		read_line(path, serial, sizeof(serial));
+		line_read(path, serial, sizeof(serial));
 		if (strcmp(serial, "overlay"))
 			continue;
 		snprintf(disk, sizeof(disk), "/dev/%s", entry->d_name);
@@ -226,7 +221,7 @@ static const char *parameter(const char *name)
 	static char line[4096];
 	size_t length = strlen(name);
 
-	read_line("/proc/cmdline", line, sizeof(line));
+	line_read("/proc/cmdline", line, sizeof(line));
 	for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
 		if (strncmp(word, name, length))
 			continue;
@@ -251,7 +246,7 @@ static void find_terminal(char *terminal, size_t size)
 	char *last;
 
 	if (!given || !*given) {
-		read_line("/sys/class/tty/console/active", consoles, sizeof(consoles));
+		line_read("/sys/class/tty/console/active", consoles, sizeof(consoles));
 		last = strrchr(consoles, ' ');
 		given = last ? last + 1 : consoles;
 		klogctl(CONSOLE_LEVEL, NULL, 1);

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pagewright.host.progress import say
 
-# The file in a locked directory; it holds the number of the process that has the lock.
+# The file in a locked directory.
 LOCK_FILE = ".lock"
 
 
@@ -23,9 +23,23 @@ def lock(directory: Path, what: str, shared: bool = False) -> Iterator[None]:
         what: how the directory is called in the message to the waiting user.
         shared: others that also ask for a share may hold it with us.
     """
+    with lock_file(directory / LOCK_FILE, what, shared):
+        yield
+
+
+@contextmanager
+def lock_file(path: Path, what: str, shared: bool = False) -> Iterator[None]:
+    """Hold something else than a directory for ourselves, by a file that stands for it.
+
+    Args:
+        path: the file, made with its directory if it is not there; it holds the number of the
+            process that has the lock.
+        what: how that which is locked is called in the message to the waiting user.
+        shared: others that also ask for a share may hold it with us.
+    """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / LOCK_FILE).open("a+") as file:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -105,6 +105,8 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
             f"{env} has no target named main",
             f"its targets are: {', '.join(lab.config.get_targets())}",
         )
+    logs = evidence.claim(stack.enter_context(temporary("place")))
+    stack.enter_context(evidence.console_written(target, logs / evidence.CONSOLE))
     try:
         shell = target.get_driver("CommandProtocol")
     except NoDriverFoundError as error:
@@ -113,7 +115,7 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
         raise diagnose(
             None, "", error, timeout, f"while connecting to the place in {env}"
         ) from error
-    machine = Machine(shell)
+    machine = Machine(shell, logs=logs)
     machine.build = lab.config.get_option("build", "")
     return machine
 

@@ -1,19 +1,23 @@
 """What a machine leaves behind for whoever asks later why something failed.
 
 Every machine writes three files: its console, what QEMU itself printed, and the commands that it
-was given, with how each ended. As a rule they are in a temporary directory that goes with the
-machine. Within `kept_in` they are written below a folder of the caller's instead, from the first
-moment on, so that they are there even if the caller is killed.
+was given, with how each ended. A place that runs already has no QEMU, and its console is what
+labgrid has read of it, if it drives the place over one at all. As a rule the files are in a
+temporary directory that goes with the machine. Within `kept_in` they are written below a folder of
+the caller's instead, from the first moment on, so that they are there even if the caller is killed.
 """
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
+
+from labgrid.step import StepEvent, steps
 
 CONSOLE = "console.log"
 STDERR = "qemu.stderr"
@@ -90,14 +94,42 @@ class Transcript:
             file.write(text)
 
 
-def copy(machine: Path, target: Path) -> None:
+@contextmanager
+def console_written(target: Any, file: Path) -> Iterator[None]:  # noqa: ANN401
+    """Append to a file what labgrid reads meanwhile from the console of one of its targets."""
+
+    def write(event: StepEvent) -> None:
+        step = event.step
+        if step.tag != "console" or step.title != "read" or event.data.get("state") != "stop":
+            return
+        if step.result and step.source.target is target:
+            with file.open("ab") as log:
+                log.write(step.result)
+
+    steps.subscribe(write)
+    try:
+        yield
+    finally:
+        steps.unsubscribe(write)
+
+
+def sizes(folder: Path) -> dict[Path, int]:
+    """Return how long the files of machines are now that write to subfolders of a folder."""
+    return {file: file.stat().st_size for file in folder.glob("*/*")}
+
+
+def copy(machine: Path, target: Path, since: Mapping[Path, int] | None = None) -> None:
     """Copy a machine's files to a new folder; those of a machine that runs are copied as they are.
 
     Args:
         machine: a folder that `claim` returned.
         target: is made.
+        since: how long files were, of which only what was added later is to be copied.
     """
     target.mkdir(parents=True, exist_ok=True)
     for name in (CONSOLE, STDERR, COMMANDS, VIOLATIONS):
-        if (machine / name).is_file():
-            shutil.copy(machine / name, target / name)
+        file = machine / name
+        if file.is_file():
+            with file.open("rb") as whole, (target / name).open("wb") as part:
+                whole.seek((since or {}).get(file, 0))
+                shutil.copyfileobj(whole, part)

@@ -165,10 +165,14 @@ class Machine:
         return {name: int(count) for name, count in map(str.split, lines)}
 
     def console(self) -> str:
-        """Return all the kernel has printed so far; of a fixed place, its dmesg."""
-        if self._console_log is None:
-            return "" if self.broken else self.check("dmesg")
-        if not self._console_log.is_file():
+        """Return all the kernel has printed so far.
+
+        Of a fixed place it is its dmesg, and if that does not answer any more, what was read of
+        its console since we connected.
+        """
+        if self.fixed and not self.broken:
+            return self.check("dmesg")
+        if self._console_log is None or not self._console_log.is_file():
             return ""
         return self._console_log.read_bytes().decode(errors="replace").replace("\r\n", "\n")
 

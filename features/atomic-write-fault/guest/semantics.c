@@ -1406,6 +1406,23 @@ static const char *swap_on(size_t size)
 	return NULL;
 }
 
+/* Have as many of some pages swapped out as are wanted; how many are in the end. */
+static long swap_out(char *p, long pages, long wanted)
+{
+	size_t size = pages * page_size();
+	long swapped = 0;
+	int tries;
+
+	for (tries = 0; tries < 3000 && swapped < wanted; tries++) {
+		/* What is still being written stays for now. */
+		if (tries)
+			usleep(10000);
+		madvise(p, size, MADV_PAGEOUT);
+		swapped = smaps_kib(p, size, "Swap") * 1024 / (long)page_size();
+	}
+	return swapped;
+}
+
 /* A page that is swapped in to be read is as good as the one in swap. */
 TEST(load_exclusive_of_swapped_memory_stays_a_read)
 {
@@ -1413,8 +1430,8 @@ TEST(load_exclusive_of_swapped_memory_stays_a_read)
 	const struct access *a;
 	const int pages = 16;
 	const char *swap = swap_on(256 * page_size());
-	long i, swapped = 0;
 	cpu_set_t here;
+	long i;
 	char *p;
 
 	if (!swap)
@@ -1428,14 +1445,7 @@ TEST(load_exclusive_of_swapped_memory_stays_a_read)
 			continue;
 		p = map_pages(pages, RW);
 		memset(p, 1, pages * page_size());
-		for (i = 0; i < 3000 && swapped < pages; i++) {
-			madvise(p, pages * page_size(), MADV_PAGEOUT);
-			swapped = smaps_kib(p, pages * page_size(), "Swap") * 1024 / page_size();
-			/* What is still being written stays for now. */
-			if (swapped < pages)
-				usleep(10000);
-		}
-		CHECK_EQ(a, pages, swapped);
+		CHECK_EQ(a, pages, swap_out(p, pages, pages));
 		vmstat_read(&first);
 		for (i = 0; i < pages; i++)
 			a->run(p + i * page_size());
@@ -1443,7 +1453,6 @@ TEST(load_exclusive_of_swapped_memory_stays_a_read)
 		if (vmstat_get(&last, "exclusive_write_fault") != VMSTAT_ABSENT)
 			CHECK_EQ(a, 0, vmstat_delta(&first, &last, "exclusive_write_fault"));
 		unmap_pages(p, pages);
-		swapped = 0;
 	}
 	swapoff(swap);
 	unlink(swap);
@@ -1461,7 +1470,7 @@ TEST(load_exclusive_stays_a_read_while_swap_is_switched_off)
 	const char *swap = swap_on(2 * size);
 	static struct vmstat first, last;
 	struct sysinfo before, now;
-	long i, faults, swapped = 0;
+	long i, faults;
 	cpu_set_t here, all;
 	pid_t child;
 	int status;
@@ -1479,13 +1488,7 @@ TEST(load_exclusive_stays_a_read_while_swap_is_switched_off)
 	for (i = 0; i < (long)size; i += sizeof(long))
 		*(long *)(p + i) = i + 1;
 	/* Most will do. */
-	for (i = 0; i < 3000 && swapped < pages * 3 / 4; i++) {
-		madvise(p, size, MADV_PAGEOUT);
-		swapped = smaps_kib(p, size, "Swap") * 1024 / page_size();
-		if (swapped < pages * 3 / 4)
-			usleep(10000);
-	}
-	EXPECT_LE(pages * 3 / 4, swapped);
+	EXPECT_LE(pages * 3 / 4, swap_out(p, pages, pages * 3 / 4));
 
 	sysinfo(&before);
 	child = fork();

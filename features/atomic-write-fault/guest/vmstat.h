@@ -72,17 +72,10 @@ static inline long vmstat_delta(const struct vmstat *before,
 static inline bool cmdline_has(const char *word)
 {
 	char text[4096];
-	size_t length;
 	char *token;
-	FILE *file;
 
-	file = fopen("/proc/cmdline", "r");
-	if (!file)
-		return false;
-	length = fread(text, 1, sizeof(text) - 1, file);
-	fclose(file);
-	text[length] = '\0';
-	for (token = strtok(text, "\n "); token; token = strtok(NULL, "\n ")) {
+	line_read("/proc/cmdline", text, sizeof(text));
+	for (token = strtok(text, " "); token; token = strtok(NULL, " ")) {
 		if (!strcmp(token, word))
 			return true;
 	}

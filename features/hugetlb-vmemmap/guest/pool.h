@@ -139,26 +139,9 @@ static inline int pool_file(unsigned long size)
 			    (unsigned int)__builtin_ctzl(size) << MAP_HUGE_SHIFT);
 }
 
-/* The frame number of a mapped page; 0 if it is not there. */
-static inline unsigned long frame_of(const void *p)
-{
-	uint64_t entry = 0;
-	int fd;
-
-	fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return 0;
-	if (pread(fd, &entry, sizeof(entry), (unsigned long)p / page_size() * sizeof(entry)) !=
-	    sizeof(entry))
-		entry = 0;
-	close(fd);
-	/* Bit 63: present; bits 0 to 54: the frame number. */
-	return entry >> 63 ? entry & ((1UL << 55) - 1) : 0;
-}
-
-/* What a file of numbers by frame says about some of them; false if not all can be read. */
-static inline bool frames_read(const char *path, unsigned long frame, uint64_t *values,
-			       size_t count)
+/* What a file of numbers by page says about some of them; false if not all can be read. */
+static inline bool pages_read(const char *path, unsigned long page, uint64_t *values,
+			      size_t count)
 {
 	size_t done = 0, size = count * sizeof(*values);
 	ssize_t got = 1;
@@ -169,18 +152,29 @@ static inline bool frames_read(const char *path, unsigned long frame, uint64_t *
 		return false;
 	while (done < size && got > 0) {
 		got = pread(fd, (char *)values + done, size - done,
-			    frame * sizeof(*values) + done);
+			    page * sizeof(*values) + done);
 		done += got > 0 ? got : 0;
 	}
 	close(fd);
 	return done == size;
 }
 
+/* The frame number of a mapped page; 0 if it is not there. */
+static inline unsigned long frame_of(const void *p)
+{
+	uint64_t entry;
+
+	if (!pages_read("/proc/self/pagemap", (unsigned long)p / page_size(), &entry, 1))
+		return 0;
+	/* Bit 63: present; bits 0 to 54: the frame number. */
+	return entry >> 63 ? entry & ((1UL << 55) - 1) : 0;
+}
+
 static inline uint64_t frame_flags(unsigned long frame)
 {
 	uint64_t flags = 0;
 
-	return frames_read(KPAGEFLAGS, frame, &flags, 1) ? flags : FLAG_NOPAGE;
+	return pages_read(KPAGEFLAGS, frame, &flags, 1) ? flags : FLAG_NOPAGE;
 }
 
 /* How many of some frames have all flags of a mask. */
@@ -190,7 +184,7 @@ static inline long frames_with(unsigned long frame, size_t count, uint64_t mask)
 	long found = 0;
 	size_t i;
 
-	if (!flags || !frames_read(KPAGEFLAGS, frame, flags, count))
+	if (!flags || !pages_read(KPAGEFLAGS, frame, flags, count))
 		found = -1;
 	for (i = 0; i < count && found >= 0; i++)
 		found += (flags[i] & mask) == mask;

@@ -10,10 +10,11 @@
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "process.h"
 
 #define MOST 100
 
@@ -27,17 +28,13 @@ int main(int argc, char **argv)
 	child = fork();
 	if (child == 0) {
 		ptrace(PTRACE_TRACEME, 0, 0, 0);
-		execvp(argv[1], argv + 1);
-		perror(argv[1]);
-		_exit(127);
+		command_become(argv + 1);
 	}
 	while (child > 0 && waitpid(child, &status, 0) == child) {
 		long number;
 
-		if (WIFEXITED(status))
-			return WEXITSTATUS(status);
-		if (WIFSIGNALED(status))
-			return 128 + WTERMSIG(status);
+		if (!WIFSTOPPED(status))
+			return shell_status(status);
 		number = WSTOPSIG(status);
 		/* A tracee stops with SIGTRAP when it has become the program. */
 		if (number == SIGTRAP || (number == SIGBUS && ++taken <= MOST))

@@ -223,31 +223,18 @@ struct block {
 /* The n-th block that holds only what can be moved; false if there are fewer. */
 static bool block_find(struct block *block, int n)
 {
-	unsigned long size = 0;
+	unsigned long size = number_read_to_base(BLOCK_SIZE, 16, 0);
 	struct dirent *entry;
 	bool found = false;
 	char path[320], zones[64];
-	FILE *file;
 	DIR *dir;
 
-	file = fopen(BLOCK_SIZE, "r");
-	if (file) {
-		if (fscanf(file, "%lx", &size) != 1)
-			size = 0;
-		fclose(file);
-	}
 	dir = opendir(BLOCK_DIR);
 	while (dir && size && !found && (entry = readdir(dir))) {
 		if (strncmp(entry->d_name, "memory", 6))
 			continue;
 		snprintf(path, sizeof(path), BLOCK_DIR "/%s/valid_zones", entry->d_name);
-		memset(zones, 0, sizeof(zones));
-		file = fopen(path, "r");
-		if (!file)
-			continue;
-		if (!fgets(zones, sizeof(zones), file))
-			zones[0] = 0;
-		fclose(file);
+		line_read(path, zones, sizeof(zones));
 		if (strncmp(zones, "Movable", 7) || n--)
 			continue;
 		snprintf(block->state, sizeof(block->state), BLOCK_DIR "/%.32s/state",

@@ -456,15 +456,9 @@ static long bad_after_repair(const struct rain *rain)
 /* Where CONFIG_DEBUG_VM is set the page allocator looks at pages as it hands them out. */
 static bool allocator_checks_pages(void)
 {
-	FILE *symbols = fopen("/proc/kallsyms", "r");
-	bool found = false;
-	char line[512];
+	unsigned long address;
 
-	while (symbols && !found && fgets(line, sizeof(line), symbols))
-		found = strstr(line, " dump_vma\n");
-	if (symbols)
-		fclose(symbols);
-	return found;
+	return !symbol_find("dump_vma", &address);
 }
 
 /*

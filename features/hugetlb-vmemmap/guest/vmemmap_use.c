@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "pool.h"
+#include "process.h"
 
 #define PIECE	4096
 #define DEVICE	"/dev/ram0"
@@ -33,12 +34,6 @@
 
 static char *memory;
 static int pages;
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 static void map_pages(void)
 {

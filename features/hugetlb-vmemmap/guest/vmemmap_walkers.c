@@ -144,7 +144,7 @@ static bool whole(unsigned long frame, uint64_t *values, size_t subpages)
 {
 	size_t i;
 
-	if (!frames_read(KPAGEFLAGS, frame, values, subpages))
+	if (!pages_read(KPAGEFLAGS, frame, values, subpages))
 		return false;
 	for (i = 0; i < subpages; i++) {
 		uint64_t place = i ? FLAG_TAIL : FLAG_HEAD;
@@ -157,7 +157,7 @@ static bool whole(unsigned long frame, uint64_t *values, size_t subpages)
 			return false;
 		}
 	}
-	if (!frames_read(KPAGECOUNT, frame, values, subpages))
+	if (!pages_read(KPAGECOUNT, frame, values, subpages))
 		return false;
 	/* All 0 while it is being moved. */
 	for (i = 0; i < subpages; i++) {

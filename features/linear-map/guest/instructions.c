@@ -18,15 +18,14 @@
  * and what is left out is the time that one was idle.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mount.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "process.h"
 
 #define INIT	"/init"
 
@@ -37,10 +36,8 @@ static void stay(void)
 
 	CPU_ZERO(&cpus);
 	CPU_SET(sched_getcpu(), &cpus);
-	if (sched_setaffinity(0, sizeof(cpus), &cpus)) {
-		perror("instructions");
-		exit(125);
-	}
+	if (sched_setaffinity(0, sizeof(cpus), &cpus))
+		die_with(COMMAND_NOT_RUN, "instructions");
 }
 
 /* The virtual counter, in nanoseconds. */
@@ -74,7 +71,7 @@ static uint64_t idle(void)
 	}
 	if (found != 2) {
 		fprintf(stderr, "/proc/timer_list tells no idle time of this processor\n");
-		exit(125);
+		exit(COMMAND_NOT_RUN);
 	}
 	fclose(file);
 	return total;
@@ -84,26 +81,18 @@ static int count(char *command[])
 {
 	uint64_t idle_before, start, end, idle_after;
 	int status;
-	pid_t pid;
 
 	fflush(NULL);
 	stay();
 	idle_before = idle();
 	start = now();
-	pid = fork();
-	if (pid == 0) {
-		execvp(command[0], command);
-		fprintf(stderr, "%s: %s\n", command[0], strerror(errno));
-		_exit(127);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid) {
-		perror("instructions");
-		return 125;
-	}
+	status = command_run(command);
+	if (status < 0)
+		die_with(COMMAND_NOT_RUN, "instructions");
 	end = now();
 	idle_after = idle();
 	printf("instructions=%lu\n", end - start - (idle_after - idle_before));
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	return status;
 }
 
 static int boot(void)
@@ -111,16 +100,13 @@ static int boot(void)
 	uint64_t reached = now();
 	char text[32];
 
-	if (mount("proc", "/proc", "proc", 0, NULL)) {
-		perror("/proc");
-		return 125;
-	}
+	if (mount("proc", "/proc", "proc", 0, NULL))
+		die_with(COMMAND_NOT_RUN, "/proc");
 	snprintf(text, sizeof(text), "%lu", reached - idle());
 	umount("/proc");
 	setenv("BOOT_INSTRUCTIONS", text, 1);
 	execl(INIT, INIT, (char *)NULL);
-	perror(INIT);
-	return 127;
+	die_with(127, INIT);
 }
 
 int main(int argc, char *argv[])
@@ -129,7 +115,7 @@ int main(int argc, char *argv[])
 		return boot();
 	if (argc < 2) {
 		fprintf(stderr, "usage: instructions COMMAND [ARGUMENT...]\n");
-		return 125;
+		return COMMAND_NOT_RUN;
 	}
 	return count(argv + 1);
 }

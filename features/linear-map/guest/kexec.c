@@ -12,12 +12,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "files.h"
+
 int main(int argc, char **argv)
 {
 	unsigned long flags = KEXEC_FILE_NO_INITRAMFS;
-	int i = 1, crash, fd, size;
+	int i = 1, crash, fd;
 	char line[4096];
-	FILE *file;
+	ssize_t size;
 
 	crash = argc > 1 && !strcmp(argv[1], "-p");
 	i += crash;
@@ -28,12 +30,11 @@ int main(int argc, char **argv)
 	if (crash)
 		flags |= KEXEC_FILE_ON_CRASH;
 	fd = open(argv[i], O_RDONLY);
-	file = fopen("/proc/cmdline", "r");
-	if (fd < 0 || !file || !fgets(line, sizeof(line), file)) {
+	size = line_read("/proc/cmdline", line, sizeof(line));
+	if (fd < 0 || size < 0) {
 		perror(argv[i]);
 		return EXIT_FAILURE;
 	}
-	size = strcspn(line, "\n");
 	for (i++; i < argc; i++)
 		size += snprintf(line + size, sizeof(line) - size, " %s", argv[i]);
 	line[size] = '\0';

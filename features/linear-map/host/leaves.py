@@ -13,6 +13,7 @@ from enum import Enum
 
 from rich.console import Console
 from rich.table import Table
+from settled import settled_state
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host.errors import PagewrightError
@@ -29,6 +30,8 @@ EARLY_KFENCE = "kfence.sample_interval=3600000"
 _READ_SECONDS = 900
 # How often the picture is taken anew, if the map changes meanwhile.
 _TRIES = 5
+# A parameter of patched kernels, in milliseconds.
+_FOLD_DELAY = "/sys/module/arm64/parameters/linear_map_fold_delay_ms"
 
 _LINE = re.compile(r"0x([0-9a-f]+)-0x([0-9a-f]+)\s+\d+[KMGTPE] (PGD|P4D|PUD|PMD|PTE)\b(.*)")
 _START = "---[ Linear Mapping start ]---"
@@ -232,12 +235,29 @@ def snapshot(machine: Machine, title: str, page: int) -> Snapshot:
     return Snapshot(title, runs, parse_direct_map(meminfo), int(meminfo.split()[1]) << 10)
 
 
-def record(options: MachineOptions, settle: float = 3) -> Record:
+def _quiet(machine: Machine, mode: str) -> float:
+    """Return after how many seconds without a change the map of a machine is settled.
+
+    What was split is folded a delay after it could be, or ten of them if it is not worth a
+    pause of its own. A map in pages and that of a base kernel only lose what modules do not
+    need any more, which takes the kernel a moment.
+    """
+    delay = f"cat {_FOLD_DELAY} 2>/dev/null || test ! -e {_FOLD_DELAY}"
+    delays = 11 if "in pauses" in mode else 1.5 if "live" in mode else 0
+    return 0.5 + delays * int(machine.check(delay) or 0) / 1000
+
+
+def record(options: MachineOptions, settle: float = 60) -> Record:
     """Boot a guest and record its linear map before, while and after all modules are loaded.
+
+    Each look is at a map that has settled: the kernel frees what modules need for their start
+    a moment later, and folds leaves back a second later, or as late as it comes to it where
+    much else runs.
 
     Args:
         options: the machine.
-        settle: seconds from unloading to the last look; folding back may take one.
+        settle: how many seconds a look waits for that at the most; its title tells if that was
+            too short.
 
     Raises:
         PagewrightError: it did not boot, or has no modules.
@@ -249,11 +269,18 @@ def record(options: MachineOptions, settle: float = 3) -> Record:
         mode = machine.check("dmesg | sed -n 's/.*\\(linear map: .*\\)/\\1/p' | head -n 1")
         image = parse_image(machine.check("cat /proc/iomem"))
         names = machine.check(modules).split()
-        snapshots = [snapshot(machine, "after boot", page)]
+        quiet = _quiet(machine, mode)
+
+        def look(title: str) -> Snapshot:
+            if settled_state(machine, quiet, settle) is None:
+                title += f", looked at after {settle:g} s"
+            return snapshot(machine, title, page)
+
+        snapshots = [look("after boot")]
         machine.check(f"for module in {' '.join(names)}; do modprobe $module || exit; done")
-        snapshots.append(snapshot(machine, "modules loaded", page))
-        machine.check(f"{UNLOAD} {' '.join(names)}; sleep {settle:g}")
-        snapshots.append(snapshot(machine, f"unloaded, {settle:g} s later", page))
+        snapshots.append(look("modules loaded"))
+        machine.check(f"{UNLOAD} {' '.join(names)}")
+        snapshots.append(look("modules unloaded"))
     return Record(mode, page, tuple(names), image, tuple(snapshots))
 
 

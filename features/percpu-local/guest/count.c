@@ -22,8 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "files.h"
+#include "process.h"
 
 #define DEVICES	"/sys/bus/pci/devices"
 /* An ivshmem device. */
@@ -46,32 +48,18 @@ struct counts {
 	struct named named[];
 };
 
-static void die(const char *what)
+/* The path of a file of a PCI device. */
+static const char *path_of(const char *device, const char *name)
 {
-	perror(what);
-	exit(125);
-}
-
-/* Open a file of a PCI device. */
-static int open_of(const char *device, const char *name, int flags)
-{
-	char path[512];
+	static char path[512];
 
 	snprintf(path, sizeof(path), DEVICES "/%s/%s", device, name);
-	return open(path, flags);
+	return path;
 }
 
 static long number_of(const char *device, const char *name)
 {
-	int file = open_of(device, name, O_RDONLY);
-	char text[32] = "";
-	ssize_t length;
-
-	if (file < 0)
-		return -1;
-	length = read(file, text, sizeof(text) - 1);
-	close(file);
-	return length > 0 ? strtol(text, NULL, 0) : -1;
+	return number_read_to_base(path_of(device, name), 0, -1);
 }
 
 /* Map the memory that QEMU writes the counts to. */
@@ -83,25 +71,24 @@ static volatile const struct counts *map_counts(void)
 	int file;
 
 	if (!devices)
-		die(DEVICES);
+		die_with(COMMAND_NOT_RUN, DEVICES);
 	while ((entry = readdir(devices)))
 		if (number_of(entry->d_name, "vendor") == VENDOR &&
 		    number_of(entry->d_name, "device") == DEVICE)
 			break;
 	if (!entry) {
 		fprintf(stderr, "count: this machine does not count instructions\n");
-		exit(125);
+		exit(COMMAND_NOT_RUN);
 	}
-	file = open_of(entry->d_name, "enable", O_WRONLY);
-	if (file < 0 || write(file, "1", 1) != 1)
-		die("enable");
-	close(file);
-	file = open_of(entry->d_name, "resource2", O_RDWR);
+	errno = text_write(path_of(entry->d_name, "enable"), "1");
+	if (errno)
+		die_with(COMMAND_NOT_RUN, "enable");
+	file = open(path_of(entry->d_name, "resource2"), O_RDWR | O_CLOEXEC);
 	if (file < 0)
-		die("resource2");
+		die_with(COMMAND_NOT_RUN, "resource2");
 	counts = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, file, 0);
 	if (counts == MAP_FAILED)
-		die("resource2");
+		die_with(COMMAND_NOT_RUN, "resource2");
 	close(file);
 	closedir(devices);
 	return counts;
@@ -113,7 +100,7 @@ static struct counts *room_for_counts(void)
 	struct counts *room = malloc(BYTES);
 
 	if (!room)
-		die("memory");
+		die_with(COMMAND_NOT_RUN, "memory");
 	return memset(room, 0xff, BYTES);
 }
 
@@ -125,7 +112,7 @@ static void now(volatile const struct counts *counts, struct counts *copy)
 	asm volatile("hint #127" : : : "memory");
 	if (counts->marks != marks + 1) {
 		fprintf(stderr, "count: QEMU runs without the plugin that counts\n");
-		exit(125);
+		exit(COMMAND_NOT_RUN);
 	}
 	memcpy(copy, (const void *)counts,
 	       sizeof(*copy) + counts->nr_named * sizeof(*copy->named));
@@ -137,26 +124,20 @@ int main(int argc, char *argv[])
 	volatile const struct counts *counts;
 	uint64_t i;
 	int status;
-	pid_t pid;
 
 	if (argc < 2) {
 		fprintf(stderr, "usage: count COMMAND [ARGUMENT...]\n");
-		return 125;
+		return COMMAND_NOT_RUN;
 	}
 	counts = map_counts();
 	now(counts, start);
-	pid = fork();
-	if (pid == 0) {
-		execvp(argv[1], argv + 1);
-		fprintf(stderr, "%s: %s\n", argv[1], strerror(errno));
-		_exit(127);
-	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		die("count");
+	status = command_run(argv + 1);
+	if (status < 0)
+		die_with(COMMAND_NOT_RUN, "count");
 	now(counts, end);
 	printf("kernel=%lu\nuser=%lu\n", end->kernel - start->kernel, end->user - start->user);
 	for (i = 0; i < end->nr_named; i++)
 		printf("%s=%lu\n", end->named[i].name,
 		       end->named[i].value - start->named[i].value);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+	return status;
 }

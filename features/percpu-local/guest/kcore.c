@@ -25,33 +25,25 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "files.h"
+#include "process.h"
+
 #define LONG	(4 << 20)
 /* More than a task_struct before its name. */
 #define TASK	16384
 
-static void die(const char *what)
-{
-	perror(what);
-	exit(EXIT_FAILURE);
-}
-
 static uint64_t address_of(const char *symbol)
 {
-	char line[512], name[256], type;
-	uint64_t address;
-	FILE *file = fopen("/proc/kallsyms", "r");
+	unsigned long address;
 
-	if (!file)
-		die("/proc/kallsyms");
-	while (fgets(line, sizeof(line), file)) {
-		if (sscanf(line, "%" SCNx64 " %c %255s", &address, &type, name) == 3 &&
-		    !strcmp(name, symbol)) {
-			fclose(file);
-			return address;
-		}
+	errno = symbol_find(symbol, &address);
+	if (errno == ENXIO) {
+		fprintf(stderr, "there is no symbol %s\n", symbol);
+		exit(EXIT_FAILURE);
 	}
-	fprintf(stderr, "there is no symbol %s\n", symbol);
-	exit(EXIT_FAILURE);
+	if (errno)
+		die("/proc/kallsyms");
+	return address;
 }
 
 /* /proc/kcore and its program headers. */

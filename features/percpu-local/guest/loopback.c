@@ -23,15 +23,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "process.h"
+
 #define PIECE	65536
 
 static char piece[PIECE];
-
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
 
 /* Have this process run on one CPU, the same for the same number. */
 static void stay_on(int number)

@@ -9,12 +9,14 @@
  * left.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "files.h"
+#include "process.h"
 
 #define ROOT	"/sys/fs/cgroup"
 #define PARENT	ROOT "/memcgs"
@@ -23,33 +25,20 @@
 #define STEPS		600
 #define MICROSECONDS	100000
 
-static void die(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
 static void enable_memory(const char *file)
 {
-	int fd = open(file, O_WRONLY);
-
-	if (fd < 0 || write(fd, "+memory", 7) != 7)
+	errno = text_write(file, "+memory");
+	if (errno)
 		die(file);
-	close(fd);
 }
 
 /* Return how many children are still being taken apart. */
 static long dying(void)
 {
-	FILE *file = fopen(PARENT "/cgroup.stat", "r");
-	char line[128];
-	long number = -1;
+	long number = named_number_read(PARENT "/cgroup.stat", "nr_dying_descendants", -1);
 
-	while (file && fgets(line, sizeof(line), file))
-		sscanf(line, "nr_dying_descendants %ld", &number);
 	if (number < 0)
 		die(PARENT "/cgroup.stat");
-	fclose(file);
 	return number;
 }
 

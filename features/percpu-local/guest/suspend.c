@@ -9,40 +9,33 @@
  * takes no driver that gives user space the clock. The kernel does not suspend if less
  * than 2 seconds are left by then.
  */
-#include <fcntl.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#define STATE	"/sys/power/state"
+#include "files.h"
+#include "process.h"
 
-static void die(const char *what)
-{
-	perror(what);
-	exit(EXIT_FAILURE);
-}
+#define STATE	"/sys/power/state"
 
 int main(int argc, char *argv[])
 {
 	struct itimerspec alarm = { .it_value.tv_sec = argc == 2 ? atol(argv[1]) : 0 };
-	static const char freeze[] = "freeze";
-	int timer, state;
 	unsigned long long ended;
+	int timer;
 
 	if (alarm.it_value.tv_sec < 3) {
 		fprintf(stderr, "usage: suspend SECONDS, which are at least 3\n");
 		return 2;
 	}
 
-	state = open(STATE, O_WRONLY);
-	if (state < 0)
-		die(STATE);
 	timer = timerfd_create(CLOCK_BOOTTIME_ALARM, 0);
 	if (timer < 0 || timerfd_settime(timer, 0, &alarm, NULL))
 		die("timer");
-	if (write(state, freeze, strlen(freeze)) < 0)
+	errno = text_write(STATE, "freeze");
+	if (errno)
 		die(STATE);
 	if (read(timer, &ended, sizeof(ended)) != sizeof(ended))
 		die("timer");

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Files of /proc and /sys, read and written by programs of several features.
+ * Files of /proc and /sys, read and written by the guest's own programs and by those
+ * of several features.
  */
 #ifndef FILES_H
 #define FILES_H
@@ -15,13 +16,15 @@
 /* Write a text to a file at once; 0, or what went wrong. */
 static inline int text_write(const char *path, const char *text)
 {
+	ssize_t length = strlen(text), written;
 	int fd, error = 0;
 
 	fd = open(path, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		return errno;
-	if (write(fd, text, strlen(text)) != (ssize_t)strlen(text))
-		error = errno;
+	written = write(fd, text, length);
+	if (written != length)
+		error = written < 0 ? errno : EIO;
 	close(fd);
 	return error;
 }
@@ -34,39 +37,81 @@ static inline int number_write(const char *path, long value)
 	return text_write(path, text);
 }
 
-/* The number a file begins with; otherwise the fallback. */
-static inline long number_read(const char *path, long fallback)
+/*
+ * The first line of a file, without its newline and as far as there is room. Its length,
+ * or -1 and errno if the file cannot be read; the line is empty then.
+ */
+static inline ssize_t line_read(const char *path, char *line, size_t size)
 {
-	char text[32] = "", *end;
-	ssize_t got;
-	long value;
-	int fd;
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t got = fd < 0 ? -1 : read(fd, line, size - 1);
+	int error = errno;
 
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return fallback;
-	got = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	value = strtol(text, &end, 10);
-	return got > 0 && end != text ? value : fallback;
+	if (fd >= 0)
+		close(fd);
+	line[got > 0 ? got : 0] = '\0';
+	line[strcspn(line, "\n")] = '\0';
+	errno = error;
+	return got < 0 ? -1 : (ssize_t)strlen(line);
 }
 
-/* A line of /proc/meminfo, in KiB; 0 if there is none. */
-static inline long meminfo(const char *name)
+/* The number a file begins with, to a base as strtol(3) has it; otherwise the fallback. */
+static inline long number_read_to_base(const char *path, int base, long fallback)
+{
+	char text[32], *end;
+	long value;
+
+	line_read(path, text, sizeof(text));
+	value = strtol(text, &end, base);
+	return end != text ? value : fallback;
+}
+
+static inline long number_read(const char *path, long fallback)
+{
+	return number_read_to_base(path, 10, fallback);
+}
+
+/* The number that a line of a file has after a name, and maybe a colon; otherwise the fallback. */
+static inline long named_number_read(const char *path, const char *name, long fallback)
 {
 	size_t length = strlen(name);
+	long value = fallback;
 	char line[128];
-	long value = 0;
 	FILE *file;
 
-	file = fopen("/proc/meminfo", "r");
+	file = fopen(path, "re");
 	while (file && fgets(line, sizeof(line), file)) {
-		if (!strncmp(line, name, length) && line[length] == ':')
+		if (strcspn(line, ": ") == length && !strncmp(line, name, length))
 			value = atol(line + length + 1);
 	}
 	if (file)
 		fclose(file);
 	return value;
+}
+
+/* A line of /proc/meminfo, in KiB; 0 if there is none. */
+static inline long meminfo(const char *name)
+{
+	return named_number_read("/proc/meminfo", name, 0);
+}
+
+/* Find a symbol of the kernel; 0, ENXIO if there is none of that name, or what went wrong. */
+static inline int symbol_find(const char *name, unsigned long *address)
+{
+	char line[512], found[256], type;
+	int error = ENXIO;
+	FILE *file;
+
+	file = fopen("/proc/kallsyms", "re");
+	if (!file)
+		return errno;
+	while (error && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "%lx %c %255s", address, &type, found) == 3 &&
+		    !strcmp(found, name))
+			error = 0;
+	}
+	fclose(file);
+	return error;
 }
 
 /* Have CPUs keep next to no free pages to themselves, which MemFree does not count. */
