@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import page_tables
 from rich.console import Console
 from rich.table import Table
 from settled import settled_state
@@ -32,10 +33,6 @@ _READ_SECONDS = 900
 _TRIES = 5
 # A parameter of patched kernels, in milliseconds.
 _FOLD_DELAY = "/sys/module/arm64/parameters/linear_map_fold_delay_ms"
-
-_LINE = re.compile(r"0x([0-9a-f]+)-0x([0-9a-f]+)\s+\d+[KMGTPE] (PGD|P4D|PUD|PMD|PTE)\b(.*)")
-_START = "---[ Linear Mapping start ]---"
-_END = "---[ Linear Mapping end ]---"
 
 
 class Access(Enum):
@@ -159,25 +156,24 @@ def parse(text: str, page: int) -> tuple[Run, ...]:
     Raises:
         PagewrightError: the text has no linear map, or a leaf of a size unknown.
     """
-    if _START not in text:
+    if page_tables.LINEAR_MAP not in text:
         raise PagewrightError(
             "kernel_page_tables shows no linear map", "does the build set CONFIG_PTDUMP_DEBUGFS?"
         )
     sizes = leaf_sizes(page)
     runs: list[Run] = []
-    for line in text.split(_START, 1)[1].split(_END, 1)[0].splitlines():
-        match = _LINE.match(line)
-        # Without attributes it is a hole.
-        if not match or not (flags := match[4].split()):
+    for line in page_tables.lines(text):
+        if line.area != page_tables.LINEAR_MAP:
             continue
-        start, end = int(match[1], 16), int(match[2], 16)
-        leaf = sizes.get((match[3], "CON" in flags))
-        if leaf is None or (end - start) % leaf:
-            raise PagewrightError("kernel_page_tables shows a leaf of unknown size", details=line)
-        run = Run(start, end, leaf, _access(flags))
+        leaf = sizes.get((line.level, "CON" in line.flags))
+        if leaf is None or (line.end - line.start) % leaf:
+            raise PagewrightError(
+                "kernel_page_tables shows a leaf of unknown size", details=line.text
+            )
+        run = Run(line.start, line.end, leaf, _access(line.flags))
         # Lines also differ in attributes that are not of interest here.
-        if runs and (runs[-1].end, runs[-1].leaf, runs[-1].access) == (start, leaf, run.access):
-            run = Run(runs.pop().start, end, leaf, run.access)
+        if runs and (runs[-1].end, runs[-1].leaf, runs[-1].access) == (run.start, leaf, run.access):
+            run = Run(runs.pop().start, run.end, leaf, run.access)
         runs.append(run)
     return tuple(runs)
 
@@ -223,8 +219,7 @@ def snapshot(machine: Machine, title: str, page: int) -> Snapshot:
     for _ in range(_TRIES):
         text = machine.check(
             "mountpoint -q /sys/kernel/debug || mount -t debugfs debugfs /sys/kernel/debug; "
-            "sed -n '/Linear Mapping start/,/Linear Mapping end/p' "
-            "/sys/kernel/debug/kernel_page_tables",
+            f"sed -n '/Linear Mapping start/,/Linear Mapping end/p' {page_tables.FILE}",
             timeout=_READ_SECONDS,
         )
         before, meminfo = meminfo, machine.check("cat /proc/meminfo")
