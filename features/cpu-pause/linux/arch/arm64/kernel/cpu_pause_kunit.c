@@ -152,6 +152,8 @@ static void nobody_else_runs_in_a_pause(struct kunit *test)
 	unsigned long before;
 
 	start_counters(test, -1);
+	/* The others are the same to the end. */
+	migrate_disable();
 	msleep(20);
 	before = others_progress();
 	for (round = 0; round < rounds; round++)
@@ -168,6 +170,7 @@ static void nobody_else_runs_in_a_pause(struct kunit *test)
 	msleep(20);
 	if (num_online_cpus() > 1)
 		KUNIT_EXPECT_GT(test, others_progress(), before);
+	migrate_enable();
 }
 
 static void what_is_left_is_done_in_further_pauses(struct kunit *test)
