@@ -1,11 +1,10 @@
-"""The everyday kernel boots as on a server: from UEFI with ACPI tables, and on two NUMA nodes."""
+"""The everyday kernel boots as on a server: from UEFI with ACPI tables, on two NUMA nodes."""
 
 from __future__ import annotations
 
 import pytest
 
 from pagewright.host.errors import MachineError
-from pagewright.host.packages import UEFI
 from pagewright.machine.options import LISTED_CPU, MachineOptions
 from pagewright.machine.qemu import describe
 
@@ -25,27 +24,8 @@ def log_with_all_on(place):
     return log
 
 
-# Not both at once: Debian 12's UEFI tells of its flash as of memory. No node has that, and the
-# kernel, ours or not, makes one node of all then ("no nodes coverage for 64MB").
-def test_features_are_on_under_uefi_and_acpi(machine):
-    place = machine(
-        "patched-4k",
-        firmware=True,
-        cpu=LISTED_CPU,
-        smp=2,
-        memory="2G",
-        append="hugetlb_free_vmemmap=on",
-    )
-    # With pointer authentication the kernel itself signs its return addresses.
-    assert "detected: Address authentication" in log_with_all_on(place)
-    assert place.check("ls /sys/firmware/efi/systab /sys/firmware/acpi/tables/APIC")
-    assert place.run("test -e /proc/device-tree/cpus").status != 0
-    assert place.warnings() == ""
-
-
-def test_features_are_on_on_two_nodes(machine):
-    place = machine("patched-4k", nodes=2, smp=4, memory="2G", append="hugetlb_free_vmemmap=on")
-    log_with_all_on(place)
+def has_two_nodes(place):
+    """Assert that CPUs are divided among two nodes, each of which has a pool of hugepages."""
     nodes = "/sys/devices/system/node"
     assert place.read(f"{nodes}/online", f"{nodes}/node0/cpulist", f"{nodes}/node1/cpulist") == [
         "0-1",
@@ -57,6 +37,35 @@ def test_features_are_on_on_two_nodes(machine):
     assert place.read(*pools) == ["32", "32"]
     place.check("; ".join(f"echo 0 >{pool}" for pool in pools))
     assert place.read("/sys/kernel/mm/hugetlb_vmemmap/bytes_saved") == ["0"]
+
+
+def test_features_are_on_under_uefi_and_acpi_on_two_nodes(machine):
+    place = machine(
+        "patched-4k",
+        firmware=True,
+        nodes=2,
+        cpu=LISTED_CPU,
+        smp=4,
+        memory="2G",
+        append="hugetlb_free_vmemmap=on",
+    )
+    log = log_with_all_on(place)
+    # With pointer authentication the kernel itself signs its return addresses.
+    assert "detected: Address authentication" in log
+    # The tables of ACPI tell of the nodes, as there is no device tree that could.
+    assert "ACPI: SRAT: Node 1 PXM 1 " in log
+    assert place.check("ls /sys/firmware/efi/systab /sys/firmware/acpi/tables/SRAT")
+    assert place.run("test -e /proc/device-tree/cpus").status != 0
+    has_two_nodes(place)
+    # Message-signalled interrupts come through the GIC's ITS.
+    assert "ITS-" in place.check("cat /proc/interrupts")
+    assert place.warnings() == ""
+
+
+def test_features_are_on_on_two_nodes_of_a_device_tree(machine):
+    place = machine("patched-4k", nodes=2, smp=4, memory="2G", append="hugetlb_free_vmemmap=on")
+    log_with_all_on(place)
+    has_two_nodes(place)
     assert place.warnings() == ""
 
 
@@ -64,13 +73,18 @@ def test_nodes_divide_cpus_and_memory(tmp_path):
     for file in ("kernel", "rootfs"):
         (tmp_path / file).touch()
     options = MachineOptions(
-        tmp_path / "kernel", tmp_path / "rootfs", smp=5, nodes=2, memory="2G", firmware=True
+        tmp_path / "kernel",
+        tmp_path / "rootfs",
+        smp=5,
+        nodes=2,
+        memory="2G",
+        firmware=tmp_path / "uefi",
     )
     words = describe(options, tmp_path, tmp_path, 1).read_text()
     assert "nodeid=0,cpus=0-1,memdev=ram0" in words
     assert "nodeid=1,cpus=2-4,memdev=ram1" in words
     assert words.count("size=1024M") == 2
-    assert f"-bios {UEFI}" in words
+    assert f"-bios {tmp_path / 'uefi'}" in words
 
 
 def test_a_node_without_a_cpu_is_refused(tmp_path):

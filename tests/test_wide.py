@@ -65,8 +65,10 @@ def test_page_sizes_and_address_bits(machine, kunit_suites, build, cpu, append):
 
 
 @pytest.mark.parametrize("cpu", [LISTED_CPU, "neoverse-n1", "cortex-a72"])
-def test_kernel_of_servers_from_uefi_and_acpi(machine, kunit_suites, cpu):
-    place = machine("server-4k", firmware=True, cpu=cpu, smp=8, memory="4G", append=KUNIT)
+def test_kernel_of_servers_from_uefi_and_acpi_on_two_nodes(machine, kunit_suites, cpu):
+    place = machine("server-4k", firmware=True, nodes=2, cpu=cpu, smp=8, memory="4G", append=KUNIT)
+    assert place.read("/sys/devices/system/node/online") == ["0-1"]
+    assert place.check("ls /sys/firmware/acpi/tables/SRAT")
     # Message-signalled interrupts come through the GIC's ITS.
     assert "ITS-" in place.check("cat /proc/interrupts")
     passes(place, kunit_suites)
@@ -92,12 +94,6 @@ def test_isolated_cpus_are_not_paused(machine, cpu, append, said):
     # Linux 6.12 refuses, for its deadline scheduler, to take an isolated CPU off line.
     place.check(HOTPLUG.replace("cpu[1-9]", "cpu[23]"), timeout=300)
     assert place.warnings() == ""
-
-
-def test_kernel_of_servers_on_two_nodes(machine, kunit_suites):
-    place = machine("server-4k", nodes=2, smp=8, memory="4G", append=KUNIT)
-    assert place.read("/sys/devices/system/node/online") == ["0-1"]
-    passes(place, kunit_suites)
 
 
 def test_no_contiguous_range_of_16_gib_where_addresses_are_not_congruent(machine):

@@ -110,6 +110,7 @@ def boot(
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
     from pagewright.guest import image
+    from pagewright.machine import firmware
     from pagewright.machine.boot import boot as boot_machine
     from pagewright.machine.boot import console
     from pagewright.machine.inputs import options_for, strict_for
@@ -125,7 +126,6 @@ def boot(
         "accel": accel.value,
         "single_threaded": single_threaded,
         "nodes": nodes,
-        "firmware": uefi,
         "overlay": overlay,
         "extra_args": [word for text in qemu_args or () for word in _words(text)],
     }
@@ -144,9 +144,13 @@ def boot(
             raise PagewrightError("--kernel is instead of a build, and without --gdb")
         if strict:
             options["strict"] = strict_for(space, vmlinux, bbm_level)
+        if uefi:
+            options["firmware"] = firmware.ensure(space)
         prepared = MachineOptions(kernel, image.ensure(space), **options)
     elif name is not None:
-        prepared = options_for(space, name, strict=strict, bbm_level=bbm_level, **options)
+        prepared = options_for(
+            space, name, firmware=uefi, strict=strict, bbm_level=bbm_level, **options
+        )
     else:
         raise PagewrightError("what is to be booted?", "name a build (`pagewright list`)")
     if gdb and name is not None:

@@ -24,7 +24,8 @@ _TAR_MB = 600
 _UNPACKED_MB = 900
 
 # How many lists of packages stay in the cache: as many as there are now, of the guests, of Debian's
-# configurations and of whole systems, and some of the last lists, which another clone may have.
+# configurations, of whole systems and of UEFI, and some of the last lists, which another clone may
+# have.
 _KEEP_LISTS = 10
 
 # What the name of a list ends with where that of the tar has its suffix.
@@ -155,6 +156,8 @@ def _extract(release: str, names: Sequence[str], tar: Path, keep: bool) -> None:
             "--dpkgopt=path-exclude=/usr/share/doc/*",
             "--dpkgopt=path-exclude=/usr/share/man/*",
             "--dpkgopt=path-exclude=/usr/share/locale/*",
+            # UEFI as a flash memory: 64 MB for each of several, and guests need none.
+            "--dpkgopt=path-exclude=/usr/share/AAVMF/*",
             f"--extract-hook={_WRITE_LIST}",
             *([f"--extract-hook={_KEEP}"] if keep else []),
             *patterns,

@@ -25,9 +25,7 @@ APT_OPTIONS = (
     *("-o", "APT::Update::Error-Mode=any", "-o", "DPkg::Lock::Timeout=600"),
 )
 
-# UEFI for arm64 machines in QEMU.
-UEFI = "/usr/share/qemu-efi-aarch64/QEMU_EFI.fd"
-# The same as a flash memory, and a second one that remembers what is set.
+# UEFI as a flash memory, and a second one that remembers what is set.
 UEFI_CODE = "/usr/share/AAVMF/AAVMF_CODE.fd"
 UEFI_VARIABLES = "/usr/share/AAVMF/AAVMF_VARS.fd"
 # Of a machine with Secure Boot, which has Microsoft's keys as servers do.
@@ -102,7 +100,6 @@ _EVERYWHERE = (
     Need("procps", "ps", "run the tests"),
     Need("e2fsprogs", "/sbin/mke2fs", "make the guest"),
     Need("qemu-system-arm", "qemu-system-aarch64", "boot the kernel"),
-    Need("qemu-efi-aarch64", UEFI, "boot as servers do"),
     Need("openssh-client", "ssh", "reach remote machines"),
 )
 

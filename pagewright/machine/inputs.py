@@ -13,6 +13,7 @@ from pagewright.guest import image
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
 from pagewright.kernel.recipes import DEFAULT_BUILD
+from pagewright.machine import firmware as uefi
 from pagewright.machine import plugin
 from pagewright.machine import strict as strict_machine
 from pagewright.machine import tlb as tlb_machine
@@ -26,6 +27,7 @@ def options_for(
     space: Workspace,
     name: str,
     modules_from: Sequence[str] = (),
+    firmware: bool = False,
     count: bool = False,
     strict: bool = False,
     bbm_level: int | None = None,
@@ -40,6 +42,7 @@ def options_for(
         name: the build; it and the guest are brought up to date.
         modules_from: sources of modules that are compiled for the build and laid over the
             guest's root (see kernel/modules.py); there is no other overlay then.
+        firmware: boot through UEFI (see firmware.py).
         count: count the instructions of the kernel and of programs apart (see plugin.py).
         strict: check what TLBs may hold (see strict.py).
         bbm_level: what a strict machine takes for FEAT_BBM's level, instead of what the CPU says.
@@ -51,6 +54,8 @@ def options_for(
     built = build.ensure(space, name)
     if modules_from:
         options["overlay"] = modules.ensure(space, built, modules_from)
+    if firmware:
+        options["firmware"] = uefi.ensure(space)
     if count:
         options["count"] = plugin.ensure(space)
     if strict:
@@ -88,6 +93,7 @@ def lacking(
     place: Machine,
     name: str,
     modules_from: Sequence[str] = (),
+    firmware: bool = False,
     count: bool = False,
     strict: bool = False,
     bbm_level: int | None = None,
@@ -101,6 +107,7 @@ def lacking(
         place: the place, which is connected.
         name: the build that the machine would run.
         modules_from: as for `options_for`; no place has modules that are compiled here.
+        firmware: as for `options_for`; a place has its own.
         count: as for `options_for`; no place has QEMU's plugin.
         strict: as for `options_for`; no place has QEMU's plugin.
         bbm_level: as for `options_for`, if `strict`.
@@ -112,5 +119,7 @@ def lacking(
         return f"the place runs {runs}, not {name}"
     made_here = {"modules_from": modules_from, "count": count, "strict": strict, "tlb": tlb}
     missing = [what for what, wanted in made_here.items() if wanted]
-    missing += place.unmet(MachineOptions(Path(), Path(), **options))
+    own = Path()
+    like = MachineOptions(own, own, firmware=own if firmware else None, **options)
+    missing += place.unmet(like)
     return f"the place does not have {', '.join(missing)}" if missing else ""

@@ -60,8 +60,8 @@ class MachineOptions:
             strict.py).
         tlb: count what TLBs miss (see tlb.py), of one CPU, with icount or single_threaded.
         nodes: number of NUMA nodes, among which CPUs and memory are divided evenly.
-        firmware: boot through UEFI, as servers do; the kernel then learns what there is from
-            ACPI tables, and not from a device tree.
+        firmware: the UEFI to boot through, as servers do (see firmware.py); the kernel then learns
+            what there is from ACPI tables, and not from a device tree.
         virtualization: the CPUs have EL2: a kernel with KVM can run guests of its own.
         accel: "tcg", with which QEMU emulates any CPU on any computer, or "kvm", with which an
             arm64 computer runs the guest on its own CPUs. KVM counts no instructions.
@@ -82,7 +82,7 @@ class MachineOptions:
     strict: Strict | None = None
     tlb: Tlb | None = None
     nodes: int = 1
-    firmware: bool = False
+    firmware: Path | None = None
     virtualization: bool = False
     overlay: Path | None = None
     modules: Path | None = None

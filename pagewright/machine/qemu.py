@@ -10,7 +10,6 @@ from pathlib import Path
 from labgrid.util.yaml import dump, load
 
 from pagewright.host.errors import MachineError
-from pagewright.host.packages import UEFI
 from pagewright.machine import evidence, plugin, strict, tlb
 from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions, in_bytes
 
@@ -53,7 +52,7 @@ def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout:
     arguments = [
         *("-smp", str(options.smp)),
         *_memory(options),
-        *(("-bios", UEFI) if options.firmware else ()),
+        *(("-bios", str(options.firmware)) if options.firmware else ()),
         *("-serial", f"file:{logs / evidence.CONSOLE}", "-serial", "none"),
         *("-chardev", f"file,id=output,path={directory / OUTPUT}"),
         *("-device", "virtserialport,chardev=output,name=command-output"),
