@@ -1,4 +1,7 @@
-"""The commands with which a hook is ported (docs/porting.md), typed in a copy of the clone."""
+"""The commands that port a hook and take a feature upstream, typed in a copy of the clone.
+
+They are in docs/porting.md and docs/upstream.md.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 
 from pagewright.host import workspace
 from pagewright.host.run import run
-from pagewright.kernel import hooks
+from pagewright.kernel import hooks, series, source
 
 SPACE = workspace.find()
 COMMANDS = documents.scripts(documents.section("porting.md", "When a hook does not apply"))
@@ -48,8 +51,9 @@ def test_the_page_ports_a_hook_that_there_is():
 @pytest.mark.full
 def test_a_hook_that_does_not_apply_is_ported_as_the_page_says(tmp_path):
     clone = documents.clone(tmp_path / "clone")
-    tree, series = clone / "out" / SPACE.version / "tree", clone / "base" / SPACE.version / "series"
-    hook, all_hooks = hook_of(clone), series.read_text()
+    tree = clone / "out" / SPACE.version / "tree"
+    listing = clone / "base" / SPACE.version / "series"
+    hook, all_hooks = hook_of(clone), listing.read_text()
     name = f"{hook.parents[2].name}/{hook.name}"
     right = hook.read_text()
     # The hook removes a line that the kernel has no more, as if it had another one now.
@@ -63,7 +67,7 @@ def test_a_hook_that_does_not_apply_is_ported_as_the_page_says(tmp_path):
 
     # The hook, and those after it, get a # in front.
     before, _, after = all_hooks.partition(f"{name}\n")
-    series.write_text(before + re.sub("^", "# ", f"{name}\n{after.rstrip()}\n", flags=re.M))
+    listing.write_text(before + re.sub("^", "# ", f"{name}\n{after.rstrip()}\n", flags=re.M))
     pushed = typed(begin, clone, clone)
     # What quilt says of a patch that it has applied in part.
     assert "forced; needs refresh" in pushed.stdout, pushed.stdout
@@ -78,13 +82,58 @@ def test_a_hook_that_does_not_apply_is_ported_as_the_page_says(tmp_path):
     assert refreshed.returncode == 0, refreshed.stdout
     assert "no_such_line" not in hook.read_text()
 
-    series.write_text(series.read_text().replace(f"# {name}\n", f"{name}\n"))
+    listing.write_text(listing.read_text().replace(f"# {name}\n", f"{name}\n"))
     again = typed(rest[1], clone, clone)
     assert again.returncode == 0, again.stdout
     assert {file: (tree / file).read_bytes() for file in wanted} == wanted
     # And those after it still apply.
-    series.write_text(all_hooks)
+    listing.write_text(all_hooks)
     [export, build, test] = last.splitlines()
     assert build.startswith("pagewright build ") and test.startswith("pagewright test ")
     result = typed(f"{export}\npagewright tree", clone, clone)
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.full
+def test_a_series_goes_into_a_kernel_and_out_of_it_as_the_page_says(tmp_path, monkeypatch):
+    """All but compiling, which tests/test_series.py does with each commit."""
+    clone = documents.clone(tmp_path / "pagewright")
+    # The page has the clone in the home of the user. What is cached is not there.
+    monkeypatch.setenv("XDG_CACHE_HOME", str(SPACE.cache.parent))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{role}_NAME", "A Tester")
+        monkeypatch.setenv(f"GIT_{role}_EMAIL", "tester@example.org")
+    page = (SPACE.root / "docs" / "upstream.md").read_text()
+    made = typed(documents.scripts(page)[0], clone, clone)
+    assert made.returncode == 0, made.stdout
+    [into] = documents.scripts(documents.section("upstream.md", "Into a kernel of your own"))
+    [onto] = documents.scripts(documents.section("upstream.md", "Onto a mailing list"))
+    # In the place of make, which is called for each commit.
+    (tmp_path / "make").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/made\n')
+    (tmp_path / "make").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    pristine = source.ensure(SPACE)
+    features = [SPACE.feature(name) for name in re.findall(r"/series/([\w-]+)/", into)]
+    assert len(features) > 1
+    files = {file for feature in features for file in series.touched(SPACE, feature)}
+    with series.repository(SPACE, pristine, sorted(files)) as path:
+        run(["sh", "-e", "-c", into], cwd=path)
+        commits = run(["git", "rev-list", "pristine..HEAD"], cwd=path).split()
+        assert len(commits) == sum(len(feature.commits) for feature in features)
+        # What the commands for the mailing list ask of is not only what was touched.
+        for file in pristine.path.iterdir():
+            if not (path / file.name).exists():
+                (path / file.name).symlink_to(file)
+        base, checks, formats, asks, rebases = onto.splitlines()
+        assert base.startswith("base=...")
+        # The last ones are enough. What checkpatch says of them is the matter of another test.
+        given = "base=HEAD~2"
+        said = run(["sh", "-c", f"{given}\n{checks}"], cwd=path, check=False)
+        assert said.count("total: ") == 2, said[-3000:]
+        script = "\n".join([given, formats, asks, rebases])
+        assert "linux-arm-kernel@lists.infradead.org" in run(["sh", "-e", "-c", script], cwd=path)
+        assert len(list((path / "patches").glob("*.patch"))) == 2
+    calls = (tmp_path / "made").read_text().splitlines()
+    assert len(calls) == 2
+    assert all(call.endswith(" Image") for call in calls)

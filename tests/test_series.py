@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import documents
 import pytest
 
 from pagewright.host import workspace
@@ -122,45 +121,6 @@ def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_pat
     )
     assert known_complaints(one) == [*known_complaints(other), "WARNING: odd"]
     assert EXCEPTION_TABLE in known_complaints(other)
-
-
-@pytest.mark.full
-def test_a_series_goes_into_a_kernel_and_out_of_it_as_the_page_says(patches, tmp_path, monkeypatch):
-    """With the commands of docs/upstream.md, but for compiling: the next test does that."""
-    [into] = documents.scripts(documents.section("upstream.md", "Into a kernel of your own"))
-    [onto] = documents.scripts(documents.section("upstream.md", "Onto a mailing list"))
-    names = re.findall(r"out/\S+/series/([\w-]+)/", into)
-    assert len(names) > 1
-    for name in names:
-        folder = tmp_path / "pagewright" / "out" / SPACE.version / "series" / name
-        shutil.copytree(patches(name)[0].parent, folder)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    # In the place of make, which is called for each commit.
-    (tmp_path / "make").write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/made\n')
-    (tmp_path / "make").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    pristine = source.ensure(SPACE)
-    files = {file for name in names for file in series.touched(SPACE, SPACE.feature(name))}
-    with series.repository(SPACE, pristine, sorted(files)) as path:
-        run(["sh", "-e", "-c", into], cwd=path)
-        commits = run(["git", "rev-list", "pristine..HEAD"], cwd=path).split()
-        assert len(commits) == sum(len(SPACE.feature(name).commits) for name in names)
-        # What the commands for the mailing list ask of is not only what was touched.
-        for file in pristine.path.iterdir():
-            if not (path / file.name).exists():
-                (path / file.name).symlink_to(file)
-        base, checks, formats, asks, rebases = onto.splitlines()
-        assert base.startswith("base=...")
-        # The last ones are enough. What checkpatch says of them is the matter of another test.
-        given = "base=HEAD~2"
-        said = run(["sh", "-c", f"{given}\n{checks}"], cwd=path, check=False)
-        assert said.count("total: ") == 2, said[-3000:]
-        script = "\n".join([given, formats, asks, rebases])
-        assert "linux-arm-kernel@lists.infradead.org" in run(["sh", "-e", "-c", script], cwd=path)
-        assert len(list((path / "patches").glob("*.patch"))) == 2
-    calls = (tmp_path / "made").read_text().splitlines()
-    assert len(calls) == 2
-    assert all(call.endswith(" Image") for call in calls)
 
 
 # All compile in the same folder, one after the other.
