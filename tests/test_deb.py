@@ -18,6 +18,7 @@ import threading
 import time
 from pathlib import Path
 
+import documents
 import pytest
 
 from pagewright.host import packages, workspace
@@ -724,6 +725,7 @@ def test_a_key_that_is_not_there_is_an_error(tmp_path, monkeypatch):
 
 # --- A repository in earnest ----------------------------------------------------------
 
+METAPACKAGE = "linux-image-pagewright-cloud-arm64"
 GPG = ["gpg", "--batch", "--quiet", "--pinentry-mode=loopback", "--passphrase="]
 
 
@@ -792,10 +794,11 @@ def test_a_key_that_expires_soon_is_named(key, capsys, expires, warned):
 
 
 def test_the_key_of_the_page_never_expires(key):
-    page = (SPACE.root / "docs" / "install.md").read_text()
-    made = re.findall(r"^ {4}(gpg --quick-generate-key .*)$", page, re.MULTILINE)
-    assert len(made) == 1
-    subprocess.run([*GPG, *shlex.split(made[0])[1:]], check=True)
+    section = documents.section("install.md", "A repository for several servers")
+    command = documents.scripts(section)[0].splitlines()[0]
+    program, *words = shlex.split(command)
+    assert program == "gpg"
+    subprocess.run([*GPG, *words], check=True)
     [found] = archive._secret_keys("My kernels")
     assert (found.fault, found.expires) == ("", None)
 
@@ -836,54 +839,69 @@ def test_gpg_asks_for_a_passphrase_at_our_terminal(space, key, reprepro, monkeyp
             os.close(descriptor)
 
 
-def make_package(folder: Path, version: str) -> None:
+def make_package(folder: Path, name: str, version: str) -> None:
     """Make a package that is empty."""
     root = folder / "root"
     (root / "DEBIAN").mkdir(parents=True)
-    lines = ["Package: hello", f"Version: {version}", "Architecture: all", "Section: misc"]
-    lines += ["Priority: optional", "Maintainer: me <me@pagewright.test>", "Description: hello"]
+    lines = [f"Package: {name}", f"Version: {version}", "Architecture: all", "Section: misc"]
+    lines += ["Priority: optional", "Maintainer: me <me@pagewright.test>", "Description: a test's"]
     (root / "DEBIAN" / "control").write_text("\n".join(lines) + "\n")
-    name = folder / f"hello_{version}_all.deb"
-    subprocess.run(["dpkg-deb", "--build", root, name], check=True, capture_output=True)
-    (root / "DEBIAN" / "control").unlink()
-    (root / "DEBIAN").rmdir()
+    file = folder / f"{name}_{version}_all.deb"
+    subprocess.run(["dpkg-deb", "--build", root, file], check=True, capture_output=True)
+    shutil.rmtree(root)
 
 
 @pytest.mark.full
-def test_apt_takes_the_last_version_from_a_signed_repository(space, key, tmp_path):
-    deb.folder(space).mkdir(parents=True)
+def test_apt_takes_the_last_version_from_a_signed_repository(key, tmp_path, monkeypatch):
+    """All commands are those of docs/install.md. The server is a folder of this computer."""
+    clone, server, programs = (tmp_path / name for name in ("clone", "server", "programs"))
+    documents.clone(clone)
+    packages = clone / "out" / SPACE.version / "packages"
+    packages.mkdir(parents=True)
     for version in ("10", "9"):
-        make_package(deb.folder(space), version)
-    made = archive.make(space, key)
-    state = tmp_path / "apt"
-    for folder in ("lists/partial", "cache/archives/partial", "etc/apt.conf.d"):
-        (state / folder).mkdir(parents=True)
-    (state / "status").touch()
-    keyring = made / archive.KEYRING
-    source = f"deb [signed-by={keyring}] file://{made} {archive.CODENAME} main\n"
-    (state / "sources.list").write_text(source)
-    options = {
-        "Dir::State": state,
-        "Dir::State::status": state / "status",
-        "Dir::State::lists": state / "lists",
-        "Dir::Cache": state / "cache",
-        "Dir::Etc::sourcelist": state / "sources.list",
-        "Dir::Etc::sourceparts": "-",
-        "APT::Architecture": "arm64",
-        "APT::Update::Error-Mode": "any",
-        "APT::Sandbox::User": "root",
-    }
-    words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        make_package(packages, METAPACKAGE, version)
+    make_package(packages, "pagewright-tools", "1")
+    # gpg asks nobody for a passphrase.
+    programs.mkdir()
+    asks_nobody = shlex.join([str(shutil.which("gpg")), *GPG[1:]])
+    (programs / "gpg").write_text(f'#!/bin/sh\nexec {asks_nobody} "$@"\n')
+    (programs / "gpg").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    for folder in ("keyrings", "sources.list.d", "apt.conf.d", "preferences.d"):
+        (server / "etc" / "apt" / folder).mkdir(parents=True)
+    for folder in ("lib/apt/lists/partial", "cache/apt/archives/partial", "lib/dpkg"):
+        (server / "var" / folder).mkdir(parents=True)
+    (server / "var" / "lib" / "dpkg" / "status").touch()
+    configuration = tmp_path / "apt.conf"
+    configuration.write_text(
+        f'Dir "{server}"; Dir::State::status "{server}/var/lib/dpkg/status"; APT::Architecture '
+        '"arm64"; APT::Update::Error-Mode "any"; APT::Sandbox::User "root"; '
+        'APT::Get::Simulate "true";'
+    )
+    monkeypatch.setenv("APT_CONFIG", str(configuration))
 
-    def apt(*command: str) -> subprocess.CompletedProcess[str]:
+    def typed(script: str) -> str:
+        for name, there in {
+            "ADDRESS": f"file://{clone}/out/{SPACE.version}/repository",
+            "/etc/apt/": f"{server}/etc/apt/",
+            "scp ": "cp ",
+            "root@SERVER:": "",
+        }.items():
+            script = script.replace(name, there)
         return subprocess.run(
-            [command[0], *words, *command[1:]], capture_output=True, text=True, check=False
-        )
+            ["sh", "-e", "-c", script], cwd=clone, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
 
-    update = apt("apt-get", "update")
-    assert update.returncode == 0, update.stderr
-    assert re.findall(r"hello \| +(\d+)", apt("apt-cache", "madison", "hello").stdout) == ["10"]
+    section = documents.section("install.md", "A repository for several servers")
+    for script in documents.scripts(section):
+        typed(script)
+    [commands] = documents.scripts(section, server=True)
+    said = typed(commands)
+    assert re.findall(r"^Inst (\S+) \((\S+) ", said, re.MULTILINE) == [
+        *((METAPACKAGE, "10"), ("pagewright-tools", "1"))
+    ]
     # Whoever changes what is in it is found out.
-    release = next(made.glob("dists/*/InRelease"))
+    release = next(clone.glob("out/*/repository/dists/*/InRelease"))
     release.write_text(release.read_text().replace("Origin: Pagewright", "Origin: Somebody"))
-    assert apt("apt-get", "update").returncode != 0
+    with pytest.raises(subprocess.CalledProcessError):
+        typed("apt update")

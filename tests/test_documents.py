@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
+import documents
 import pytest
 import typer
 from docutils.core import publish_doctree
@@ -231,10 +232,9 @@ def parameters_of_grub(section: str, folder: Path, **names: str) -> str:
     (folder / "grub").write_text('GRUB_CMDLINE_LINUX="first"\n')
     # As in Debian's images for clouds.
     (folder / "grub.d" / "10_cloud.cfg").write_text('GRUB_CMDLINE_LINUX="console=ttyAMA0"\n')
-    document = (SPACE.root / "docs" / "install.md").read_text()
-    text = document.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    typed = documents.scripts(documents.section("install.md", section), server=True)
     # The commands that change the settings, and no others.
-    commands = re.findall(r"^ {4}server# (.*/etc/default/grub.*)$", text, re.MULTILINE)
+    commands = [line for line in "".join(typed).splitlines() if "/etc/default/grub" in line]
     # These are the lines of Debian's grub-mkconfig.
     read = [". /etc/default/grub", "for x in /etc/default/grub.d/*.cfg; do . $x; done"]
     script = "\n".join(["set -e", *commands, *read, 'echo "$GRUB_CMDLINE_LINUX"'])

@@ -16,6 +16,7 @@ import re
 import shutil
 from contextlib import contextmanager
 
+import documents
 import pytest
 
 from pagewright.host import workspace
@@ -37,12 +38,16 @@ APT = "DEBIAN_FRONTEND=noninteractive apt-get -y -q"
 FILES = "/root/files"
 KEY = "me@pagewright.test"
 GPG = ["gpg", "--batch", "--quiet", "--pinentry-mode=loopback", "--passphrase="]
-SOURCES = f"""\
-Types: deb
-URIs: file:///srv/repository
-Suites: {archive.CODENAME}
-Components: main
-Signed-By: /etc/apt/keyrings/{archive.KEYRING}
+# What brings the next kernel of Debian's to the server, and one that is newer than all of Debian's.
+DEBIANS_METAPACKAGE = "linux-image-cloud-arm64"
+NEWER = f"""\
+Package: {DEBIANS_METAPACKAGE}
+Version: 99
+Architecture: arm64
+Section: kernel
+Priority: optional
+Maintainer: me <{KEY}>
+Description: stands in for that of Debian's next kernel
 """
 # Where the unit that exports metrics writes them.
 METRICS = "/var/lib/prometheus/node-exporter/pagewright.prom"
@@ -75,6 +80,10 @@ def repository(both, tmp_path_factory):
     deb.folder(space).mkdir(parents=True)
     for file in (file for files in both.values() for file in files):
         shutil.copy(file, deb.folder(space))
+    newer = tmp_path_factory.mktemp("newer")
+    (newer / "DEBIAN").mkdir()
+    (newer / "DEBIAN" / "control").write_text(NEWER)
+    run(["dpkg-deb", "--build", newer, deb.folder(space)])
     # gpg's agent has a socket there, whose name may have 108 characters.
     home = tmp_path_factory.mktemp("gpg")
     home.chmod(0o700)
@@ -157,48 +166,56 @@ def install(guest, number, what="linux-image-[0-9]*"):
     return guest.run(f"{APT} install {FILES}/{number}/{what}.deb", LONG)
 
 
-def text_of(section):
-    """Return a section of docs/install.md."""
-    document = (SPACE.root / "docs" / "install.md").read_text()
-    return document.split(f"\n## {section}\n")[1].split("\n## ")[0]
-
-
-def script_of(section):
-    """Return all that a section of docs/install.md has for the server, with here-documents."""
-    return "".join(
-        line.removeprefix("    ").removeprefix("server# ")
-        for line in text_of(section).splitlines(keepends=True)
-        if line.startswith("    ")
-    )
-
-
-def commands_of(section, **names):
-    """Return the commands that a section of docs/install.md has for the server.
+def script_of(section, **names):
+    """Return all that a section of docs/install.md has for the server, with here-documents.
 
     Args:
         section: the heading.
         names: what the commands' placeholders stand for.
     """
-    script = "\n".join(re.findall(r"^ {4}server# (.*)$", text_of(section), re.MULTILINE))
-    for name, value in {"apt install": f"{APT} install", **names}.items():
+    text = documents.section("install.md", section)
+    script = "".join(documents.scripts(text, server=True))
+    # Nobody is there to answer questions, and what apt only warns of is an error here.
+    script = re.sub(r"^apt (?=install|purge)", f"{APT} ", script, flags=re.MULTILINE)
+    script = script.replace("apt update", f"{APT} --error-on=any update")
+    for name, value in names.items():
         script = script.replace(name, value)
-    return script.splitlines()
+    return script
 
 
 def documented(section, **names):
-    """Return these commands as one script, which ends before the reboot: that is the test's."""
-    commands = commands_of(section, **names)
-    return "\n".join(["set -e", *commands[: commands.index("reboot")]])
+    """Return these commands as a script, which ends before the reboot: that is the test's."""
+    script, reboot, _ = f"set -e\n{script_of(section, **names)}".partition("\nreboot\n")
+    assert reboot, script
+    return script
+
+
+def add_repository(guest, flavour):
+    """Have a server use the repository, as docs/install.md has it; return what installs of it."""
+    section = "A repository for several servers"
+    guest.check(f"cp -r {FILES}/repository /srv")
+    # The key comes from the same computer here.
+    _, copies = documents.scripts(documents.section("install.md", section))
+    for name, there in {"scp ": "cp ", "out/6.12/": "/srv/", "root@SERVER:": ""}.items():
+        copies = copies.replace(name, there)
+    guest.check(copies)
+    # The server has no network, and so none of Debian's archives.
+    guest.check("rm -f /etc/apt/sources.list")
+    names = {"ADDRESS": "file:///srv/repository", "pagewright-cloud-arm64": f"pagewright-{flavour}"}
+    script = script_of(section, **names)
+    before, install, packages = script.partition(f"{APT} install ")
+    guest.check(f"set -e\n{before}", LONG)
+    return install + packages
 
 
 def upgrade(guest):
     """Have apt install what is new in the repository, as docs/install.md has it."""
-    guest.check(f"cp -r {FILES}/repository /srv && cp /srv/repository/*.asc /etc/apt/keyrings/")
-    guest.check(f"echo '{SOURCES}' >/etc/apt/sources.list.d/pagewright.sources")
-    # The server has no network, and so none of Debian's archives.
-    guest.check("rm -f /etc/apt/sources.list")
-    guest.check(f"{APT} --error-on=any update", LONG)
     return guest.run(f"{APT.replace('apt-get', 'apt')} upgrade", LONG)
+
+
+def held_back(guest):
+    """Tell whether apt would leave Debian's metapackage as it is, of which there is a newer one."""
+    return f"Inst {DEBIANS_METAPACKAGE} " not in guest.check(f"{APT} --simulate upgrade", LONG)
 
 
 def entries(guest):
@@ -207,14 +224,23 @@ def entries(guest):
     return list(dict.fromkeys(re.findall(r"^\s*linux\s+/vmlinuz-(\S+)", menu, re.MULTILINE)))
 
 
+def nothing_left(guest):
+    """Nothing is left of all packages, but for what the test has brought."""
+    # apt forgets then what it has read of a repository that is gone.
+    guest.check(f"{APT} update", LONG)
+    but = f"-path {FILES} -prune -o -path /srv/repository -prune -o"
+    left = guest.check(f"find / /boot /boot/efi -xdev {but} -name '*pagewright*' -print", LONG)
+    assert left == ""
+
+
 def no_trace_of(guest, name):
     """Tell whether nothing is left of a kernel."""
     places = f"/boot/*{name}* /usr/lib/modules/{name} /var/lib/initramfs-tools/{name}"
     return guest.run(f"ls -d {places}").output.count("No such file") == 3
 
 
-def all_on(guest, name, level_2=True):
-    """The tools say that all features of a kernel are on; return them by name.
+def all_on(guest, name, level_2=True, but=()):
+    """The tools say that all features of a kernel are on, but for some; return them by name.
 
     That is so with processors of all kinds; those with level 2 of FEAT_BBM the tools know as such.
     """
@@ -222,8 +248,9 @@ def all_on(guest, name, level_2=True):
     status = json.loads(result.output)
     features = {feature["name"]: feature for feature in status["features"]}
     states = {name: feature["state"] for name, feature in features.items()}
-    assert states == {feature.name: "on" for feature in SPACE.features()}, result.output
-    assert result.status == 0
+    wanted = {feature.name: "on" for feature in SPACE.features()}
+    assert states == {**wanted, **dict.fromkeys(but, "off")}, result.output
+    assert result.status == (3 if but else 0)
     machine = status["machine"]
     assert machine["release"] == name
     assert {model["bbm_level_2"] for model in machine["cpus"]["models"]} == {level_2}
@@ -315,6 +342,9 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         assert set(guest.check(f"apt-mark showauto {' '.join(ours)}").split()) == ours
         leaving = guest.check(f"{APT} --simulate autoremove", LONG)
         assert not [name for name in ours if f"Remv {name} " in leaving], leaving
+        # Debian's next kernel is not to be the default.
+        assert DEBIANS_METAPACKAGE in guest.check(script_of("Keep it the default"))
+        assert guest.check("apt-mark showhold") == DEBIANS_METAPACKAGE
         # The tools say so on a kernel without the features.
         assert guest.run("pagewright status", LONG).status == 4
         shut_down(guest)
@@ -331,9 +361,11 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         guest.check(dkms, LONG)
         assert "hello: counted 1" in guest.check("dmesg")
         assert guest.warnings() == ""
+        add_repository(guest, flavour)
         result = upgrade(guest)
         assert result.status == 0, result.output
         assert entries(guest) == [second, first, debians]
+        assert held_back(guest)
         shut_down(guest)
 
     # As most processors of servers, this one lacks level 2 of FEAT_BBM.
@@ -346,11 +378,15 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         )
         guest.check("modprobe hello", LONG)
         assert guest.warnings() == ""
-        ours = "'linux-image*pagewright*' 'linux-headers*pagewright*'"
-        result = guest.run(f"{APT} purge {ours}", LONG)
-        assert result.status == 0, result.output
-        assert no_trace_of(guest, first), guest.run(f"ls /boot /lib/modules/{first}").output
-        assert no_trace_of(guest, second), guest.run(f"ls /boot /lib/modules/{second}").output
+        # What its timer writes is of no package.
+        guest.check(f"timeout 900 sh -c 'until test -e {METRICS}; do sleep 1; done'", LONG)
+        script, reboot, then = script_of("Go back").partition("reboot\n")
+        assert reboot
+        assert held_back(guest)
+        guest.check(then)
+        assert not held_back(guest)
+        guest.check(f"set -e\n{script}", LONG)
+        nothing_left(guest)
         assert entries(guest) == [debians]
         shut_down(guest)
 
@@ -360,8 +396,9 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
 
 
 @on_both_releases
-def test_a_full_boot_changes_nothing(packages, debian):
-    first = release(packages, 1)
+def test_a_full_boot_changes_nothing(flavour, both, repository, debian):
+    first, second = release(both, 1), release(both, 2)
+    shutil.copytree(repository, debian.files / "repository")
     with booted(debian) as guest:
         debians = kernel_of(guest)
         server.bring(guest, FILES)
@@ -377,9 +414,10 @@ def test_a_full_boot_changes_nothing(packages, debian):
     with booted(debian) as guest:
         assert kernel_of(guest) == debians
         guest.check("rm /boot/filler")
-        result = install(guest, 1)
-        assert result.status == 0, result.output
-        assert entries(guest) == [first, debians]
+        # Whoever has a repository needs no file of a package.
+        guest.check(add_repository(guest, flavour), LONG)
+        assert entries(guest) == [second, debians]
+        assert guest.run("pagewright status", LONG).status == 4
 
 
 @on_both_releases
@@ -410,6 +448,10 @@ def test_an_installation_that_loses_power(packages, debian):
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first
+        # Nothing but the kernel was installed.
+        guest.check(documented("Go back"), LONG)
+        nothing_left(guest)
+        assert entries(guest) == [debians]
 
 
 @on_both_releases
@@ -439,6 +481,7 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
     typed = documented("Try it once", RELEASE=first)
     checks = [line for line in typed.splitlines() if line.startswith("grub-probe ")]
     assert len(checks) == 2
+    off = [feature for feature in SPACE.features() if feature.boot_off]
     # Debian's images for clouds have a file that sets these parameters anew; the page must cope.
     cloud = 'GRUB_CMDLINE_LINUX="console=ttyAMA0 consoleblank=0"'
     with booted(debian) as guest:
@@ -470,15 +513,18 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
         assert kernel_of(guest) == first
         typed_then = documented("Install", RELEASE=first, FLAVOUR=flavour)
         guest.check(f"cd {FILES}/1\n{typed_then}", LONG)
+        all_on(guest, first)
         # What made Debian's kernel the default makes the one that runs the default.
         default = [line for line in typed.splitlines() if re.match("root=|grub-set-default", line)]
         assert len(default) == 2
         guest.check("\n".join(default))
+        for feature in off:
+            guest.check(documented("Turn a feature off", PARAMETER=feature.boot_off), LONG)
         shut_down(guest)
 
     with booted(debian) as guest:
         assert kernel_of(guest) == first
-        all_on(guest, first)
+        all_on(guest, first, but=[feature.name for feature in off])
         assert guest.warnings() == ""
 
 

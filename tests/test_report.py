@@ -117,6 +117,22 @@ def test_a_half_is_rounded_up_in_all_tables():
     assert report.number(-147024.5) == "-147,024"
 
 
+def test_what_rounds_to_zero_has_no_sign():
+    """In tables in the terminal, in pages and in README.md; what does not keeps its sign."""
+    assert report.number(-0.004) == "0.00"
+    assert report.number(-0.006) == "-0.01"
+    assert record.short(-0.04) == "0.0"
+    assert record.short(-0.06) == "-0.1"
+    for reference in (50.001, 49.999):
+        assert report.change([50.0], [reference]) == "0.00 (0.0\N{NO-BREAK SPACE}%)"
+        runs = {"base": [reference], "patched": [50.0]}
+        assert record.percent(Figure("g", "row", "unit", runs), "patched", "base") == "0.0 %"
+    # Two sides with the same mean whose runs differ.
+    assert report.change([3.0, 5.0], [3.0, 5.0]).startswith("0\N{NO-BREAK SPACE}±")
+    assert report.change([49.9], [50.0]) == "-0.10 (-0.2\N{NO-BREAK SPACE}%)"
+    assert report.change([0.1], [0.0]) == "+0.10"
+
+
 def test_json_holds_what_is_needed_to_repeat(sample):
     data = json.loads(sample.to_json())
     assert data["commit"] == "abc"

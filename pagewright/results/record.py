@@ -23,7 +23,7 @@ from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 from pagewright.results.experiment import table_template
 from pagewright.results.figures import Figure, Report, runs_of
-from pagewright.results.statistics import difference, whole
+from pagewright.results.statistics import difference, whole, without_sign_of_zero
 
 _BEGIN = "<!-- figures of {name}: `pagewright report --record` writes this table -->"
 _END = "<!-- end of figures -->"
@@ -143,7 +143,9 @@ def origin(report: Report) -> str:
 
 def short(value: float) -> str:
     """Write a number with four digits or so, which is enough to compare."""
-    return whole(value) if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
+    if abs(value) >= 100 or value == int(value):
+        return whole(value)
+    return without_sign_of_zero(f"{value:,.1f}")
 
 
 def percent(figure: Figure, side: str, reference: str) -> str:
@@ -152,4 +154,5 @@ def percent(figure: Figure, side: str, reference: str) -> str:
     if found.percent is None:
         return ""
     error = f"{found.percent_error or 0:.1f}"
-    return f"{found.percent:+.1f}{f' ± {error}' if error != '0.0' else ''} %"
+    text = without_sign_of_zero(f"{found.percent:+.1f}")
+    return f"{text}{f' ± {error}' if error != '0.0' else ''} %"

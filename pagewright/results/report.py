@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pagewright.results.figures import Figure, Report, runs_of
-from pagewright.results.statistics import difference, whole
+from pagewright.results.statistics import difference, whole, without_sign_of_zero
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ class Sheet:
 
 def number(value: float) -> str:
     """Write a number with thousands grouped, and decimals only where they count."""
-    return whole(value) if abs(value) >= 100 or value == int(value) else f"{value:,.2f}"
+    if abs(value) >= 100 or value == int(value):
+        return whole(value)
+    return without_sign_of_zero(f"{value:,.2f}")
 
 
 def change(runs: Sequence[float], reference: Sequence[float]) -> str:
@@ -49,15 +51,16 @@ def change(runs: Sequence[float], reference: Sequence[float]) -> str:
         "" if found.error is None else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{number(found.error)}"
     )
     sign = "+" if found.absolute >= 0 else ""
-    text = f"{sign}{number(found.absolute)}{error}"
+    text = f"{without_sign_of_zero(sign + number(found.absolute))}{error}"
     if found.percent is None:
         return text
+    percent = without_sign_of_zero(f"{found.percent:+.1f}")
     error = (
         ""
         if found.percent_error is None
         else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{found.percent_error:.1f}"
     )
-    return f"{text} ({found.percent:+.1f}{error}\N{NO-BREAK SPACE}%)"
+    return f"{text} ({percent}{error}\N{NO-BREAK SPACE}%)"
 
 
 def sheets(report: Report) -> list[Sheet]:

@@ -20,6 +20,11 @@ def whole(value: float) -> str:
     return f"{floor(value + 0.5):,}"
 
 
+def without_sign_of_zero(text: str) -> str:
+    """Return a number as it was written, without its sign if it was rounded to zero."""
+    return text if text.strip("+-0.") else text.lstrip("+-")
+
+
 @dataclass(frozen=True)
 class Difference:
     """How the mean of one side's runs differs from that of another.
