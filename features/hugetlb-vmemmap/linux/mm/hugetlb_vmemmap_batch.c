@@ -136,8 +136,8 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 	changes->end = 0;
 
 	/*
-	 * __GFP_RETRY_MAYFAIL keeps the OOM killer away. It would have kvmalloc() reclaim and compact
-	 * for a large block, too, before that takes single pages, which do as well.
+	 * __GFP_RETRY_MAYFAIL keeps the OOM killer away. It would have kvmalloc() reclaim and
+	 * compact for a large block, too, before that takes single pages, which do as well.
 	 */
 	size = array_size(changes->max, sizeof(*changes->change));
 	if (size <= PAGE_SIZE)
