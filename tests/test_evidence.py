@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import suites
 
 import conftest
 from pagewright.host import ledger
@@ -59,14 +59,8 @@ def suite(tmp_path_factory):
     """Run a suite of our own, with the repository's fixtures; return its folder of logs."""
     folder = tmp_path_factory.mktemp("suite")
     (folder / "test_it.py").write_text(SUITE)
-    command = [sys.executable, "-m", "pytest", "--rootdir", folder, "-p", "conftest", "-q"]
-    child = subprocess.run(
-        [*command, f"--logs={folder / 'logs'}", folder],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = suites.command(folder, folder)
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "3 failed, 2 passed" in child.stdout, child.stdout + child.stderr
     return folder
 
@@ -122,8 +116,7 @@ def test_junit_names_what_failed(suite):
 def small_suite(folder: Path, *words: object) -> list[object]:
     """Make a suite of a test that fails, and return the command that runs it."""
     (folder / "test_small.py").write_text("def test_small():\n    assert 0\n")
-    command = [sys.executable, "-m", "pytest", "--rootdir", folder, "-p", "conftest", "-q"]
-    return [*command, "-p", "no:cacheprovider", f"--logs={folder / 'logs'}", *words, folder]
+    return suites.command(folder, *words, folder)
 
 
 def test_results_go_where_the_user_says(tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import suites
 
 from pagewright.host.errors import PagewrightError
 from pagewright.host.repository import commit
@@ -70,8 +70,7 @@ def test_the_time_of_a_test_is_that_of_its_parts_with_subtests_counted_once(clon
 def test_what_is_left_out_is_said_with_the_time_that_it_took(tmp_path, workers):
     text = "import time\ndef test_long():\n    time.sleep(1)\ndef test_fails():\n    assert 0\n"
     (tmp_path / "test_suite.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest", "-q"]
-    command += ["-p", "no:cacheprovider", "--logs", tmp_path / "logs", "-n", str(workers)]
+    command = suites.command(tmp_path, "-n", str(workers))
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
 
     def said(*words):
@@ -151,8 +150,7 @@ def test_sources_that_were_not_cloned_are_refused(tmp_path):
 def test_another_kernel_and_another_place_are_another_test(tmp_path):
     """What has passed on one board, or on one point release, has not passed on another one."""
     (tmp_path / "test_suite.py").write_text("def test_passes():\n    pass\n")
-    command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest", "-q"]
-    command += ["-p", "no:cacheprovider", "--logs", tmp_path / "logs", "--resume"]
+    command = suites.command(tmp_path, "--resume")
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     for place in ("one", "other"):
         (tmp_path / f"{place}.yaml").write_text(f"targets: {{{place}: {{}}}}\n")

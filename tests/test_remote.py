@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import suites
 from labgrid.util import get_free_port
 
 from pagewright.guest import image
@@ -231,9 +232,8 @@ def test_a_test_that_fails_leaves_what_the_board_said_meanwhile(space, tmp_path)
     (tmp_path / "test_it.py").write_text(SUITE)
     with board(space, tmp_path / "board.log") as port:
         environment.write_text(BESIDE.format(port=port, build=BOARD_BUILD))
-        command = [sys.executable, "-m", "pytest", "--rootdir", tmp_path, "-p", "conftest"]
         child = subprocess.run(
-            [*command, "--lg-env", environment, f"--logs={logs}", tmp_path],
+            suites.command(tmp_path, "--lg-env", environment, tmp_path),
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -948,7 +948,7 @@ def test_pauses_keep_to_their_limit(machine, cpu, mode, number, limit_us, least)
 
 SELF_HOSTED = """
 cd /sys/devices/system/memory
-# Debian configures it to be online at once.
+# Debian's configuration has memory that is added be online at once.
 echo offline >auto_online_blocks
 insmod /usr/lib/tests/external/self_hosted.ko start=0x100000000 size=0x40000000 || exit
 for block in memory*; do

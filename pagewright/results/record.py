@@ -23,7 +23,7 @@ from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 from pagewright.results.experiment import table_template
 from pagewright.results.figures import Figure, Report, runs_of
-from pagewright.results.statistics import difference, whole, without_sign_of_zero
+from pagewright.results.statistics import difference, grouped, whole, without_sign_of_zero
 
 _BEGIN = "<!-- figures of {name}: `pagewright report --record` writes this table -->"
 _END = "<!-- end of figures -->"
@@ -143,9 +143,7 @@ def origin(report: Report) -> str:
 
 def short(value: float) -> str:
     """Write a number with four digits or so, which is enough to compare."""
-    if abs(value) >= 100 or value == int(value):
-        return whole(value)
-    return without_sign_of_zero(f"{value:,.1f}")
+    return grouped(value, 1)
 
 
 def percent(figure: Figure, side: str, reference: str) -> str:

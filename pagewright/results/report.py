@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pagewright.results.figures import Figure, Report, runs_of
-from pagewright.results.statistics import difference, whole, without_sign_of_zero
+from pagewright.results.statistics import difference, grouped, without_sign_of_zero
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,8 @@ class Sheet:
 
 
 def number(value: float) -> str:
-    """Write a number with thousands grouped, and decimals only where they count."""
-    if abs(value) >= 100 or value == int(value):
-        return whole(value)
-    return without_sign_of_zero(f"{value:,.2f}")
+    """Write a number with two decimals, but where they do not count."""
+    return grouped(value, 2)
 
 
 def change(runs: Sequence[float], reference: Sequence[float]) -> str:

@@ -25,6 +25,13 @@ def without_sign_of_zero(text: str) -> str:
     return text if text.strip("+-0.") else text.lstrip("+-")
 
 
+def grouped(value: float, decimals: int) -> str:
+    """Write a number with thousands grouped, and with decimals only where they count."""
+    if abs(value) >= 100 or value == int(value):
+        return whole(value)
+    return without_sign_of_zero(f"{value:,.{decimals}f}")
+
+
 @dataclass(frozen=True)
 class Difference:
     """How the mean of one side's runs differs from that of another.

@@ -123,6 +123,7 @@ static gfp_t batch_gfp(void)
 static int batch_init(struct batch *batch, const struct hstate *h, unsigned long nr_folios)
 {
 	struct vmemmap_changes *changes = &batch->changes;
+	gfp_t gfp = batch_gfp() | __GFP_NOWARN;
 	size_t size;
 
 	INIT_LIST_HEAD(&batch->freed);
@@ -141,9 +142,9 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 	 */
 	size = array_size(changes->max, sizeof(*changes->change));
 	if (size <= PAGE_SIZE)
-		changes->change = kmalloc(size, batch_gfp() | __GFP_NOWARN);
+		changes->change = kmalloc(size, gfp);
 	else
-		changes->change = __vmalloc(size, batch_gfp() | __GFP_NOWARN);
+		changes->change = __vmalloc(size, gfp);
 
 	return changes->change ? 0 : -ENOMEM;
 }

@@ -768,8 +768,8 @@ NOKPROBE_SYMBOL(cpu_pause_half_reached);
 
 /*
  * Another CPU may be parked between the two states by hand, and for as long as anybody
- * likes. To wait for it here would be with cpus_write_lock() held. So the transition fails, and
- * not with -EBUSY, for which a CPU that is to come would be tried again, as long once more.
+ * likes. To wait for it here would be with cpus_write_lock() held. So the transition fails. It
+ * does not fail with -EBUSY: after that the core tries a CPU that is to come five times more.
  */
 static int begin_transition(unsigned int cpu)
 {
