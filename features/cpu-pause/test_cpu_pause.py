@@ -62,7 +62,8 @@ TIMERS = {
 def test_time_in_a_pause_is_the_drivers(machine, kunit_suites, tmp_path, told):
     """Pauses go by the timer as its driver knows it, not by what the processor says.
 
-    Newer processors' counters are too fast for two reads to agree in an emulator.
+    Newer processors' counters are too fast for two reads to agree in an emulator. An emulated
+    counter has no erratum: that it is read as one asks is seen in the code alone.
     """
     options = {"smp": 4, "cpu": LEVEL_0_CPU}
     place, tree = machine(**options), tmp_path / "virt.dtb"

@@ -88,11 +88,19 @@ def test_modules(blocks, guest_program, build, way):
 
 
 @builds_and_debug
-def test_bpf_programs(blocks, guest_program, build, way):
-    place = blocks(build, append=FOLD_SOON)
+def test_bpf_programs(blocks, guest_program, build, way, needs_symbol):
+    """Where the base makes machine code writable, to attach a program to it, we do not."""
+    needs_symbol("KPROBE_EVENTS", build)
+    place, tracing = blocks(build, append=FOLD_SOON), "/sys/kernel/tracing"
     # The kernel keeps one pack of machine code once it has one.
     guest_program(place, f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
+    place.check(f"echo p:writable set_memory_rw >{tracing}/kprobe_events")
+    place.check(f"echo 1 >{tracing}/events/kprobes/writable/enable")
     check_user(guest_program, place, "bpf", way)
+    name, hits, misses = place.check(f"cat {tracing}/kprobe_profile").split()
+    place.check(f"echo 0 >{tracing}/events/kprobes/writable/enable; echo >{tracing}/kprobe_events")
+    assert (name, int(misses)) == ("writable", 0)
+    assert (int(hits) > 0) == build.startswith("base")
 
 
 def permissions(place: Machine) -> list[tuple[int, int, leaves.Access]]:

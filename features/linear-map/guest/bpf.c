@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The linear alias of the machine code of BPF programs is read-only, and
- * programs may come and go on all CPUs.
+ * The linear alias of the machine code of BPF programs is read-only, programs
+ * may come and go on all CPUs, and others may be attached to them.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -10,6 +10,7 @@
 
 #include "dump.h"
 #include "program.h"
+#include "tracing.h"
 
 /* Nine other jobs and the checks of a debug kernel may share an emulated CPU with this. */
 #undef TEST_TIMEOUT_DEFAULT
@@ -113,6 +114,154 @@ TEST_F(bpf, programs_come_and_go_on_all_cpus)
 		EXPECT_EQ(0, workers[i].failures);
 	}
 	EXPECT_EQ(42, program_run(self->kept));
+	EXPECT_TRUE(dump_returns_to(&self->before));
+}
+
+/* A jump to what is farther away than this goes by an address beside the machine code. */
+#define JUMP_REACHES	(128UL << 20)
+
+static bool far_away(unsigned long address, unsigned long other)
+{
+	return (address > other ? address - other : other - address) > JUMP_REACHES;
+}
+
+/*
+ * Take so many MiB of the area that machine code is in, its gaps first.  How many
+ * there are, each with a descriptor.
+ */
+static int take_addresses(int *fds, int most)
+{
+	union bpf_attr attr = { 0 };
+	int nr;
+
+	attr.map_type = BPF_MAP_TYPE_ARRAY;
+	attr.key_size = sizeof(__u32);
+	attr.value_size = 1 << 20;
+	attr.max_entries = 1;
+	for (nr = 0; nr < most; nr++) {
+		fds[nr] = syscall(__NR_bpf, BPF_MAP_CREATE, &attr, sizeof(attr));
+		if (fds[nr] < 0)
+			break;
+	}
+	return nr;
+}
+
+/* Load programs of this length until one is far away; how many, or -1 if none is. */
+static int fill_up_to_far_away(unsigned long address, int length, int *fds, int most)
+{
+	int nr;
+
+	for (nr = 0; nr < most; nr++) {
+		fds[nr] = program_load(length, 0);
+		if (fds[nr] < 0)
+			break;
+		if (far_away(program_address(fds[nr]), address))
+			return nr + 1;
+	}
+	while (nr)
+		close(fds[--nr]);
+	return -1;
+}
+
+struct caller {
+	pthread_t thread;
+	int target;
+	int value;
+	bool stop;
+	unsigned long calls;
+	unsigned long failures;
+};
+
+static void *call(void *data)
+{
+	struct caller *caller = data;
+
+	while (!__atomic_load_n(&caller->stop, __ATOMIC_RELAXED)) {
+		caller->failures += program_run(caller->target) != caller->value;
+		caller->calls++;
+	}
+	return NULL;
+}
+
+/*
+ * What is attached to a program is called by an address that is written into the
+ * program's machine code, which is read-only, while others run the program.
+ */
+TEST_F(bpf, programs_are_traced_from_far_away)
+{
+	enum { VALUE = 7, RUNS = 3, SPACE = 160, MOST = 400, ATTACHED = 20 };
+	struct caller caller = { .value = VALUE };
+	int types, count, tracer, link, space[SPACE], longest[MOST], shortest[MOST];
+	int nr_space, nr_longest, nr_shortest, i;
+	unsigned long address;
+	struct dump before, attached;
+
+	types = tracing_load_types();
+	ASSERT_GE(types, 0)
+		TH_LOG("%s", strerror(errno));
+	caller.target = tracing_load_target(types, PROGRAM_SHORTEST, VALUE);
+	ASSERT_GE(caller.target, 0)
+		TH_LOG("%s", strerror(errno));
+	address = program_address(caller.target);
+	ASSERT_NE(0, address);
+
+	/* Take all that is near, down to the smallest of gaps. */
+	nr_space = take_addresses(space, SPACE);
+	ASSERT_EQ(SPACE, nr_space)
+		TH_LOG("%s", strerror(errno));
+	nr_longest = fill_up_to_far_away(address, PROGRAM_LONGEST, longest, MOST);
+	ASSERT_LE(0, nr_longest);
+	nr_shortest = fill_up_to_far_away(address, PROGRAM_SHORTEST, shortest, MOST);
+	ASSERT_LE(0, nr_shortest);
+
+	count = tracing_new_count();
+	ASSERT_GE(count, 0);
+	tracer = tracing_load(caller.target, count);
+	ASSERT_GE(tracer, 0)
+		TH_LOG("%s", strerror(errno));
+	dump_read_settled(&before);
+	link = tracing_attach(tracer);
+	ASSERT_GE(link, 0)
+		TH_LOG("%s", strerror(errno));
+	EXPECT_TRUE(far_away(tracing_trampoline(), address))
+		TH_LOG("%#lx is called from %#lx", tracing_trampoline(), address);
+	for (i = 0; i < RUNS; i++)
+		EXPECT_EQ(VALUE, program_run(caller.target));
+	EXPECT_EQ(RUNS, tracing_count(count));
+	dump_read(&attached);
+	EXPECT_EQ(before.hash, attached.hash);
+	dump_free(&attached);
+	close(link);
+	close(tracer);
+	EXPECT_EQ(VALUE, program_run(caller.target));
+	EXPECT_EQ(RUNS, tracing_count(count));
+
+	ASSERT_EQ(0, pthread_create(&caller.thread, NULL, call, &caller));
+	for (i = 0; i < ATTACHED; i++) {
+		/* One that was attached to a program cannot be attached to it again. */
+		tracer = tracing_load(caller.target, count);
+		link = tracing_attach(tracer);
+		EXPECT_GE(link, 0);
+		usleep(10000);
+		close(link);
+		close(tracer);
+	}
+	__atomic_store_n(&caller.stop, true, __ATOMIC_RELAXED);
+	pthread_join(caller.thread, NULL);
+	EXPECT_EQ(0, caller.failures);
+	EXPECT_LT(RUNS, tracing_count(count));
+	EXPECT_GE(RUNS + caller.calls, tracing_count(count));
+	dump_free(&before);
+
+	close(count);
+	while (nr_shortest)
+		close(shortest[--nr_shortest]);
+	while (nr_longest)
+		close(longest[--nr_longest]);
+	while (nr_space)
+		close(space[--nr_space]);
+	close(caller.target);
+	close(types);
 	EXPECT_TRUE(dump_returns_to(&self->before));
 }
 

@@ -13,13 +13,13 @@
 
 /*
  * Load a program of so many instructions: the last two return the value, the
- * others do nothing.  A descriptor, or -1 and errno.
+ * others do nothing.  The attributes say what else it has, such as types.
+ * A descriptor, or -1 and errno.
  */
-static inline int program_load(int length, int value)
+static inline int program_load_with(union bpf_attr *attr, int length, int value)
 {
 	static __thread struct bpf_insn code[PROGRAM_LONGEST];
 	static const char license[] = "GPL";
-	union bpf_attr attr = { 0 };
 	int i;
 
 	for (i = 0; i < length; i++) {
@@ -27,11 +27,19 @@ static inline int program_load(int length, int value)
 		code[i] = (struct bpf_insn){ .code = BPF_ALU64 | BPF_MOV | BPF_K, .imm = value };
 	}
 	code[length - 1] = (struct bpf_insn){ .code = BPF_JMP | BPF_EXIT };
-	attr.prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
-	attr.insns = (unsigned long)code;
-	attr.insn_cnt = length;
-	attr.license = (unsigned long)license;
-	return syscall(__NR_bpf, BPF_PROG_LOAD, &attr, sizeof(attr));
+	attr->prog_type = BPF_PROG_TYPE_SOCKET_FILTER;
+	attr->insns = (unsigned long)code;
+	attr->insn_cnt = length;
+	attr->license = (unsigned long)license;
+	return syscall(__NR_bpf, BPF_PROG_LOAD, attr, sizeof(*attr));
+}
+
+/* Load such a program that has nothing else.  A descriptor, or -1 and errno. */
+static inline int program_load(int length, int value)
+{
+	union bpf_attr attr = { 0 };
+
+	return program_load_with(&attr, length, value);
 }
 
 /* Run a program once; what it returned, or -1 and errno. */
@@ -49,18 +57,35 @@ static inline int program_run(int fd)
 	return attr.test.retval;
 }
 
-/* How long the machine code of a program is; 0 if it is interpreted. */
-static inline int program_machine_code(int fd)
+/* What the kernel tells of a program; all zero if it tells nothing. */
+static inline struct bpf_prog_info program_info(int fd, struct bpf_prog_info asked)
 {
-	struct bpf_prog_info info = { 0 };
 	union bpf_attr attr = { 0 };
 
 	attr.info.bpf_fd = fd;
-	attr.info.info_len = sizeof(info);
-	attr.info.info = (unsigned long)&info;
+	attr.info.info_len = sizeof(asked);
+	attr.info.info = (unsigned long)&asked;
 	if (syscall(__NR_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)))
-		return -1;
-	return info.jited_prog_len;
+		return (struct bpf_prog_info){ 0 };
+	return asked;
+}
+
+/* How long the machine code of a program is; 0 if it is interpreted. */
+static inline int program_machine_code(int fd)
+{
+	return program_info(fd, (struct bpf_prog_info){ 0 }).jited_prog_len;
+}
+
+/* Where the machine code of a program is; 0 if the kernel does not tell. */
+static inline unsigned long program_address(int fd)
+{
+	__u64 address = 0;
+
+	program_info(fd, (struct bpf_prog_info){
+		.nr_jited_ksyms = 1,
+		.jited_ksyms = (unsigned long)&address,
+	});
+	return address;
 }
 
 #endif /* PROGRAM_H */
