@@ -48,10 +48,11 @@ def test_struct_pages_miss_once_for_each_leaf(guest):
     # One for each page of memory, at least.
     assert more["accesses struct-pages"] >= 32768
     for geometry in GEOMETRIES:
-        # What else is accessed meanwhile takes some entries away, and these miss once more.
+        # What else is accessed meanwhile takes some entries away, and these miss once more, in
+        # either of the two counts.
         misses = more[f"{geometry} struct-pages l1"]
         assert misses < (2 * PAGES if hvo == "on" else PAGES / 2), geometry
-        assert misses >= PAGES or hvo == "off", geometry
+        assert misses > PAGES / 2 or hvo == "off", geometry
 
 
 # How many hugepages are used each time, and by how much the number of times is larger.
