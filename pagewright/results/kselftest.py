@@ -42,7 +42,7 @@ class SelftestRun:
         for number in range(1, int(plan[1]) + 1 if plan else 1):
             cases[number] = "crash"
         for bad, number, name, note in _CASE.findall(output):
-            # A failure that the selftest expects is none: those of `cow` come and go, on any kernel.
+            # A failure that the selftest expects is none: those of cow come and go on any kernel.
             cases[int(number)] = "fail" if bad else "skip" if note == "SKIP" else "pass"
             names[int(number)] = name.strip()
         return cls(output, _STATUS.get(status, "fail"), cases, names)
