@@ -93,7 +93,8 @@ def test_everything_at_once(machine, hotplug, build, cpu):
     leaves = settled_leaves(place)
     for name, command in JOBS.items():
         place.check(
-            f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &"
+            f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &",
+            timeout=300,
         )
     until, sizes = time.monotonic() + SECONDS, itertools.cycle(PLUGGED)
     while time.monotonic() < until:
