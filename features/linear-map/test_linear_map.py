@@ -472,7 +472,10 @@ def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, needs_symbo
     guest.check(f"echo 0 >{cpu}/online; echo {state[1]} >{cpu}/hotplug/target")
     guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold")
     slowest = int(guest.check(SLOW_DUMP, timeout=60))
-    assert int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed")) > 1
+    failed = "cat /sys/kernel/mm/linear_map/pauses_failed"
+    assert int(guest.check(failed)) > 0
+    # A busy host has time for one try meanwhile, which is not the last one.
+    wait_until(lambda: int(guest.check(failed)) > 1, 30)
     assert direct_map(guest)["4k"] == split
     assert slowest < usual + 100, "hundredths of a second"
 
