@@ -52,7 +52,7 @@ def test_struct_pages_miss_once_for_each_leaf(guest):
         # either of the two counts.
         misses = more[f"{geometry} struct-pages l1"]
         assert misses < (2 * PAGES if hvo == "on" else PAGES / 2), geometry
-        assert misses > PAGES / 2 or hvo == "off", geometry
+        assert misses > 0.9 * PAGES or hvo == "off", geometry
 
 
 # How many hugepages are used each time, and by how much the number of times is larger.

@@ -132,15 +132,10 @@ static bool far_away(unsigned long address, unsigned long other)
  */
 static int take_addresses(int *fds, int most)
 {
-	union bpf_attr attr = { 0 };
 	int nr;
 
-	attr.map_type = BPF_MAP_TYPE_ARRAY;
-	attr.key_size = sizeof(__u32);
-	attr.value_size = 1 << 20;
-	attr.max_entries = 1;
 	for (nr = 0; nr < most; nr++) {
-		fds[nr] = syscall(__NR_bpf, BPF_MAP_CREATE, &attr, sizeof(attr));
+		fds[nr] = program_new_map(1 << 20);
 		if (fds[nr] < 0)
 			break;
 	}
@@ -220,7 +215,7 @@ TEST_F(bpf, programs_are_traced_from_far_away)
 	nr_shortest = fill_up_to_far_away(address, PROGRAM_SHORTEST, shortest, MOST);
 	ASSERT_LE(0, nr_shortest);
 
-	count = tracing_new_count();
+	count = program_new_map(sizeof(__u64));
 	ASSERT_GE(count, 0);
 	tracer = tracing_load(caller.target, count);
 	ASSERT_GE(tracer, 0)

@@ -11,6 +11,11 @@
 #define PROGRAM_SHORTEST	2
 #define PROGRAM_LONGEST	4000
 
+static inline int program_bpf(int command, union bpf_attr *attr)
+{
+	return syscall(__NR_bpf, command, attr, sizeof(*attr));
+}
+
 /*
  * Load a program of so many instructions: the last two return the value, the
  * others do nothing.  The attributes say what else it has, such as types.
@@ -31,7 +36,7 @@ static inline int program_load_with(union bpf_attr *attr, int length, int value)
 	attr->insns = (unsigned long)code;
 	attr->insn_cnt = length;
 	attr->license = (unsigned long)license;
-	return syscall(__NR_bpf, BPF_PROG_LOAD, attr, sizeof(*attr));
+	return program_bpf(BPF_PROG_LOAD, attr);
 }
 
 /* Load such a program that has nothing else.  A descriptor, or -1 and errno. */
@@ -52,7 +57,7 @@ static inline int program_run(int fd)
 	attr.test.data_in = (unsigned long)packet;
 	attr.test.data_size_in = sizeof(packet);
 	attr.test.repeat = 1;
-	if (syscall(__NR_bpf, BPF_PROG_TEST_RUN, &attr, sizeof(attr)))
+	if (program_bpf(BPF_PROG_TEST_RUN, &attr))
 		return -1;
 	return attr.test.retval;
 }
@@ -65,7 +70,7 @@ static inline struct bpf_prog_info program_info(int fd, struct bpf_prog_info ask
 	attr.info.bpf_fd = fd;
 	attr.info.info_len = sizeof(asked);
 	attr.info.info = (unsigned long)&asked;
-	if (syscall(__NR_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)))
+	if (program_bpf(BPF_OBJ_GET_INFO_BY_FD, &attr))
 		return (struct bpf_prog_info){ 0 };
 	return asked;
 }
@@ -86,6 +91,18 @@ static inline unsigned long program_address(int fd)
 		.jited_ksyms = (unsigned long)&address,
 	});
 	return address;
+}
+
+/* Create a map of one value of so many bytes, all zero.  A descriptor, or -1 and errno. */
+static inline int program_new_map(unsigned int bytes)
+{
+	union bpf_attr attr = { 0 };
+
+	attr.map_type = BPF_MAP_TYPE_ARRAY;
+	attr.key_size = sizeof(__u32);
+	attr.value_size = bytes;
+	attr.max_entries = 1;
+	return program_bpf(BPF_MAP_CREATE, &attr);
 }
 
 #endif /* PROGRAM_H */

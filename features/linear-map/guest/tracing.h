@@ -12,11 +12,6 @@
 /* Types by their numbers, which begin with 1 in the order in which they are defined. */
 enum { TYPE_INT = 1, TYPE_PROTOTYPE, TYPE_FUNCTION };
 
-static inline int tracing_bpf(int command, union bpf_attr *attr)
-{
-	return syscall(__NR_bpf, command, attr, sizeof(*attr));
-}
-
 /* Load the types of a program that is the function "traced".  A descriptor, or -1 and errno. */
 static inline int tracing_load_types(void)
 {
@@ -50,7 +45,7 @@ static inline int tracing_load_types(void)
 
 	attr.btf = (unsigned long)&types;
 	attr.btf_size = sizeof(types);
-	return tracing_bpf(BPF_BTF_LOAD, &attr);
+	return program_bpf(BPF_BTF_LOAD, &attr);
 }
 
 /* Load a program as program_load() does, but one that others can be attached to. */
@@ -66,19 +61,7 @@ static inline int tracing_load_target(int types, int length, int value)
 	return program_load_with(&attr, length, value);
 }
 
-/* A map of one number.  A descriptor, or -1 and errno. */
-static inline int tracing_new_count(void)
-{
-	union bpf_attr attr = { 0 };
-
-	attr.map_type = BPF_MAP_TYPE_ARRAY;
-	attr.key_size = sizeof(__u32);
-	attr.value_size = sizeof(__u64);
-	attr.max_entries = 1;
-	return tracing_bpf(BPF_MAP_CREATE, &attr);
-}
-
-/* The number in the map; -1 and errno if it cannot be read. */
+/* The number that is a map's value; -1 and errno if it cannot be read. */
 static inline long tracing_count(int map)
 {
 	union bpf_attr attr = { 0 };
@@ -88,7 +71,7 @@ static inline long tracing_count(int map)
 	attr.map_fd = map;
 	attr.key = (unsigned long)&key;
 	attr.value = (unsigned long)&count;
-	if (tracing_bpf(BPF_MAP_LOOKUP_ELEM, &attr))
+	if (program_bpf(BPF_MAP_LOOKUP_ELEM, &attr))
 		return -1;
 	return count;
 }
@@ -128,7 +111,7 @@ static inline int tracing_load(int target, int map)
 	attr.insns = (unsigned long)code;
 	attr.insn_cnt = sizeof(code) / sizeof(*code);
 	attr.license = (unsigned long)license;
-	return tracing_bpf(BPF_PROG_LOAD, &attr);
+	return program_bpf(BPF_PROG_LOAD, &attr);
 }
 
 /* Attach it to its target, until the descriptor that is returned is closed; or -1 and errno. */
@@ -137,7 +120,7 @@ static inline int tracing_attach(int program)
 	union bpf_attr attr = { 0 };
 
 	attr.raw_tracepoint.prog_fd = program;
-	return tracing_bpf(BPF_RAW_TRACEPOINT_OPEN, &attr);
+	return program_bpf(BPF_RAW_TRACEPOINT_OPEN, &attr);
 }
 
 /* Where the code is that calls what is attached; 0 if there is none, or more than one. */
