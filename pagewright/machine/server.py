@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pexpect  # type: ignore[import-untyped]
 from labgrid import Environment
 from labgrid.util.yaml import dump, load
 
@@ -39,8 +39,13 @@ BOOT_SECONDS = 1800
 _END_SECONDS = 300
 _SECOND_STAGE_SECONDS = 7200
 _DONE = f"{debian.SECOND_STAGE.replace('-', ' ')}: done"
-_MEMORY = "2G"
 _CPUS = 2
+# QEMU with the console where its standard input and output are.
+_QEMU = (
+    *("qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", DEFAULT_CPU),
+    *("-smp", str(_CPUS), "-m", "2G", "-nographic", "-nic", "none", "-no-reboot"),
+    *("-accel", "tcg,thread=multi"),
+)
 
 
 @dataclass(frozen=True)
@@ -134,17 +139,42 @@ def shut_down(machine: Machine, command: str = "systemctl reboot") -> None:
         raise MachineError(f"the server goes on after {command}", details=details)
 
 
-def enrol(server: Server, certificate: Path) -> None:
-    """Have shim trust a key, as someone does who answers the MOK manager's questions.
+def confirm_key(server: Server, password: str) -> None:
+    """Have shim trust the key that mokutil was given, as someone does who sits at the console.
 
     Args:
-        server: it is off.
-        certificate: the key's, as PEM.
+        server: it is off, and was shut down after `mokutil --import`.
+        password: the one that mokutil was told.
+
+    Raises:
+        MachineError: a question does not come, or the server does not reboot after the last.
     """
-    # Whose key it is matters to nobody.
-    owner = "00000000-0000-0000-0000-000000000000"
-    enroller = Path(sys.executable).with_name("virt-fw-vars")
-    run([enroller, "--inplace", server.variables, "--add-mok", owner, certificate])
+    next_entry = "\x1b[B\r"
+    answers = {
+        "Press any key to perform MOK management": "\r",
+        "Enroll MOK": next_entry,
+        "View key 0": next_entry,
+        "Enroll the key": next_entry,
+        "Password": f"{password}\r",
+        "Reboot": "\r",
+    }
+    with temporary("machine") as directory:
+        console = evidence.claim(directory) / evidence.CONSOLE
+        command, *arguments = [*_QEMU, *_disks(server.disk, server.variables)]
+        with console.open("wb") as log:
+            qemu = pexpect.spawn(command, arguments, timeout=_END_SECONDS, logfile=log)
+            try:
+                for question, answer in answers.items():
+                    qemu.expect(question)
+                    qemu.send(answer)
+                qemu.expect(pexpect.EOF)
+            except SILENCE as error:
+                details = tail(console.read_text(errors="replace"), CONSOLE_TAIL)
+                raise MachineError(
+                    "the MOK manager does not ask for the key", details=details
+                ) from error
+            finally:
+                qemu.close(force=True)
 
 
 def new(space: Workspace, folder: Path, release: str, secure_boot: bool = False) -> Server:
@@ -188,10 +218,8 @@ def _install(space: Workspace, release: str) -> Path:
 
 def _second_stage(extracted: debian.Extracted, log: Path) -> None:
     """Boot the extracted packages once, so that they are installed."""
-    command = ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", DEFAULT_CPU]
-    command += ["-smp", str(_CPUS), "-m", _MEMORY, "-nographic", "-nic", "none", "-no-reboot"]
-    command += ["-accel", "tcg,thread=multi", "-kernel", str(extracted.kernel)]
-    command += ["-initrd", str(extracted.initramfs), "-append", "console=ttyAMA0 panic=-1"]
+    command = [*_QEMU, "-kernel", str(extracted.kernel), "-initrd", str(extracted.initramfs)]
+    command += ["-append", "console=ttyAMA0 panic=-1"]
     drive = f"if=virtio,format=raw,cache=unsafe,file={extracted.disk}"
     with Bar("install a whole Debian", None):
         run([*command, "-drive", drive], log=log, timeout=_SECOND_STAGE_SECONDS)
