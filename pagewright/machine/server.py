@@ -147,7 +147,8 @@ def confirm_key(server: Server, password: str) -> None:
         password: the one that mokutil was told.
 
     Raises:
-        MachineError: a question does not come, or the server does not reboot after the last.
+        MachineError: a question does not come, the password is another one, or the server does not
+            reboot after the last question.
     """
     next_entry = "\x1b[B\r"
     answers = {
@@ -162,7 +163,9 @@ def confirm_key(server: Server, password: str) -> None:
         console = evidence.claim(directory) / evidence.CONSOLE
         command, *arguments = [*_QEMU, *_disks(server.disk, server.variables)]
         with console.open("wb") as log:
-            qemu = pexpect.spawn(command, arguments, timeout=_END_SECONDS, logfile=log)
+            qemu = pexpect.spawn(command, arguments, timeout=_END_SECONDS)
+            # What it prints, and not what is typed: the password is in there.
+            qemu.logfile_read = log
             try:
                 for question, answer in answers.items():
                     qemu.expect(question)
@@ -171,7 +174,7 @@ def confirm_key(server: Server, password: str) -> None:
             except SILENCE as error:
                 details = tail(console.read_text(errors="replace"), CONSOLE_TAIL)
                 raise MachineError(
-                    "the MOK manager does not ask for the key", details=details
+                    "the MOK manager did not take the key", details=details
                 ) from error
             finally:
                 qemu.close(force=True)
