@@ -117,6 +117,16 @@ def test_memory_errors_are_confined(optimised, optimised_program, build, mode, s
 
 @builds
 @pause_first
+@pytest.mark.parametrize("tail", ["a_tail", "the_tail_that_is_copied"])
+def test_the_first_error_since_boot_is_kept(optimised, optimised_program, build, mode, tail):
+    """Once there was one in another page all struct pages are looked at before they are freed."""
+    place = optimised(build, mode)
+    program = f"{TESTS}/vmemmap_poison -t first_error_in_{tail}_is_kept"
+    optimised_program(place, build, program)
+
+
+@builds
+@pause_first
 def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
     place = optimised(build, mode, nodes=2)
     assert place.check("cat /sys/devices/system/node/online") == "0-1"

@@ -174,6 +174,65 @@ TEST_F(poison, error_in_an_aligned_tail)
 	EXPECT_AS_BEFORE(frame, bad);
 }
 
+/* An error in a huge page that is free and reserved, so that it stays in the pool. */
+static unsigned long error_in_reserved_page(unsigned long size, size_t tail)
+{
+	unsigned long frame = free_page(size, 1);
+	char *p = frame ? pool_map(size, 1) : NULL;
+
+	if (!p)
+		return 0;
+	number_write(CORRUPT, frame + tail);
+	munmap(p, size);
+	return frame;
+}
+
+/* Where CONFIG_DEBUG_VM is set the page allocator looks at pages as it hands them out. */
+static bool allocator_checks_pages(void)
+{
+	unsigned long address;
+
+	return !symbol_find("dump_vma", &address);
+}
+
+/*
+ * When the huge page is freed the error is recorded in the tail itself, and there it stays when
+ * the memory becomes a huge page once more. These are to be the first errors since boot: run each
+ * by itself.
+ */
+#define EXPECT_ERROR_IS_KEPT(tail_)						\
+do {										\
+	unsigned long frame = error_in_reserved_page(variant->size, tail_);	\
+	int count = 0;								\
+										\
+	ASSERT_NE(0, frame);							\
+	EXPECT_TRUE(pool_is_empty(variant->size));				\
+	EXPECT_EQ(1, frames_with(frame, self->subpages, FLAG_HWPOISON));	\
+	while (!(frame_flags(frame) & FLAG_HUGE) && count++ < 64)		\
+		pool_set(variant->size, "nr_hugepages", count);			\
+	/* Otherwise it is dropped. */						\
+	if (!allocator_checks_pages())						\
+		EXPECT_NE(0, frame_flags(frame) & FLAG_HUGE);			\
+	EXPECT_TRUE(pool_is_empty(variant->size));				\
+	EXPECT_EQ(1, frames_with(frame, self->subpages, FLAG_HWPOISON));	\
+	EXPECT_NE(0, frame_flags(frame + (tail_)) & FLAG_HWPOISON);		\
+} while (0)
+
+TEST_F(poison, first_error_in_a_tail_is_kept)
+{
+	if (variant->size != POOL_2M)
+		SKIP(return, "pages of this size are not made of what has an error");
+	EXPECT_ERROR_IS_KEPT(TAIL(self->subpages));
+}
+
+/* The struct page whose copies are the tails of an optimized huge page. */
+TEST_F(poison, first_error_in_the_tail_that_is_copied_is_kept)
+{
+	if (variant->size != POOL_2M)
+		SKIP(return, "pages of this size are not made of what has an error");
+	EXPECT_ERROR_IS_KEPT(ALIGNED_TAIL(page_size()) - 1);
+}
+
 /* What is in a huge page moves elsewhere if one of its tails is to go, and is the same there. */
 #define EXPECT_SOFT_OFFLINE_UNNOTICED(p_, frame_)				\
 do {										\
@@ -451,14 +510,6 @@ static long bad_after_repair(const struct rain *rain)
 			bad += number_write(UNPOISON, rain->first + i) != 0;
 	}
 	return bad;
-}
-
-/* Where CONFIG_DEBUG_VM is set the page allocator looks at pages as it hands them out. */
-static bool allocator_checks_pages(void)
-{
-	unsigned long address;
-
-	return !symbol_find("dump_vma", &address);
 }
 
 /*
