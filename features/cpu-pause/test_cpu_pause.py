@@ -200,7 +200,7 @@ def test_nothing_that_runs_in_a_pause_can_be_traced(machine):
     assert untraced.intersection(functions) == set()
     # The driver of GICv2, which has no NMI, has one of this name, too.
     assert functions.count("gic_ipi_send_mask") == 1
-    # The compiler is free not to inline these.
+    # Inlined by the driver; if they were not, they would have to be here.
     inlined = {"gic_send_sgi", "gic_compute_target_list", "gic_cpu_to_affinity"}
     assert inlined.isdisjoint(functions)
 
@@ -242,6 +242,28 @@ def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
     place.check(f"echo 0 >{cpus}/cpu1/online; echo 1 >{cpus}/cpu2/online")
     assert place.read(f"{cpus}/online") == ["0,2-3"]
     assert place.warnings(klog.without_dying_cpus) == ""
+
+
+def test_there_are_no_pauses_while_a_cpu_is_lost_on_its_way(machine):
+    """It runs the kernel when the one that started it gives up, and is not on line yet."""
+    place = machine(
+        smp=3,
+        append="maxcpus=2 kunit.enable=1 kunit.filter_glob=cpu_pause.a_pause_knows_its_limit",
+    )
+    [pauses] = place.read(f"{SYSFS}/pauses")
+    assert int(pauses) > 0
+    place.check("echo CPU_PAUSE_LOSE_CPU >/sys/kernel/debug/provoke-crash/DIRECT")
+    assert place.run("echo 1 >/sys/devices/system/cpu/cpu2/online").status != 0
+    assert "CPU2: failed in unknown state" in place.console()
+    assert "CPU2 may run the kernel without being online" in place.console()
+    place.check(f"echo 1 >{SUITE}/run")
+    assert place.read(f"{SYSFS}/pauses") == [pauses]
+    # It was late, and now it can be paused like the others.
+    online = "/sys/devices/system/cpu/online"
+    assert place.read(online) == ["0-1"]
+    place.check(f"until grep -x 0-2 {online}; do sleep 0.2; done")
+    place.check(f"echo 1 >{SUITE}/run")
+    assert int(place.read(f"{SYSFS}/pauses")[0]) > int(pauses)
 
 
 # What the CPU does that has paused the others, and what it says then.

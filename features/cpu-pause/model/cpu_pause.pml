@@ -44,6 +44,7 @@
  *   LOCK     CPU 1 holds a spinlock with interrupts enabled, CPU 2 waits for it without
  *   STOP     CPU 1 uses stop_two_cpus(), CPU 2 uses stop_machine()
  *   HOTPLUG  CPU 1 takes CPU 2 offline and online again
+ *   LATE     with HOTPLUG: CPU 1 may give up CPU 2 before that is online
  *   CRASH    the initiator may panic in a pause
  *   DEAF     CPU 1 masks everything and may never unmask it
  *   NMI      with any of them: the IPI is a pseudo-NMI, which local_irq_disable() does not
@@ -54,7 +55,7 @@
  *
  *   NO_FAILING
  *            a pause is tried for ever
- *   NO_GIVE_UP, NO_BACK_OFF, NO_WAIT_FOR_LEAVING, NO_HOTPLUG_LOCK, NO_MUTEX, NO_ABANDON
+ *   NO_GIVE_UP, NO_BACK_OFF, NO_WAIT_FOR_LEAVING, NO_HOTPLUG_LOCK, NO_MUTEX, NO_ABANDON, NO_LOSS
  *            leave out what the name says
  *   COUNTER  the number of CPUs that have stopped is counted without the sequence number it
  *            is the count for: a CPU that has read seq, and is late, is counted for a pause
@@ -102,6 +103,7 @@ byte stopped_seq;		/* one word with the next: the value of seq it is for */
 byte stopped;			/* how many CPUs have stopped */
 bool pause_sem;			/* held in each try, and while a CPU comes or goes */
 byte failed_tries;		/* in a row, of whichever initiator; protected by pause_sem */
+bool lost;			/* CPU 2 was given up when it had begun to run */
 
 /* --- The CPUs -------------------------------------------------------------------- */
 
@@ -350,6 +352,10 @@ inline cpu_pause_run()
 #ifndef NO_MUTEX
 		down_pause_sem();
 #endif
+		if
+		:: lost && !online[2] -> up_pause_sem(); break
+		:: else
+		fi;
 		try_pause(true);
 #ifndef NO_MUTEX
 		up_pause_sem();
@@ -372,7 +378,10 @@ inline cpu_pause_try()
 {
 	if
 	:: THREAD(!pause_sem, pause_sem = true) ->
-		try_pause(false);
+		if
+		:: lost && !online[2]
+		:: else -> try_pause(false)
+		fi;
 		up_pause_sem();
 		others = 0
 	:: THREAD(pause_sem, skip)
@@ -519,6 +528,12 @@ inline lock_with_interrupts_disabled()
 	THREAD(true, mask[me] = UNMASKED)
 }
 
+#ifdef NO_LOSS
+#define LOSE(cpu)	skip
+#else
+#define LOSE(cpu)	lost = !booting[cpu]
+#endif
+
 inline cpu_down_and_up(cpu)
 {
 	cpus_write_lock();
@@ -532,7 +547,13 @@ inline cpu_down_and_up(cpu)
 	cpus_write_lock();
 	begin_transition();
 	THREAD(true, booting[cpu] = true);
-	THREAD(online[cpu] && mask[cpu] == UNMASKED, skip);
+	if
+	:: THREAD(online[cpu] && mask[cpu] == UNMASKED, skip)
+#ifdef LATE
+	/* If it has its task, it runs; if not, it never will. */
+	:: THREAD(!online[cpu], LOSE(cpu); booting[cpu] = false)
+#endif
+	fi;
 	end_transition();
 	cpus_write_unlock()
 }

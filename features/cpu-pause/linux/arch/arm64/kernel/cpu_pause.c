@@ -50,6 +50,8 @@
  *   interrupted. pause_sem keeps them and the initiators apart, as cpus_read_lock() would
  *   do; but that cannot be used, since memory hotplug has it already when it frees
  *   hugepages.
+ * - A CPU that has begun to come may take longer than the one that started it waits. It runs
+ *   kernel code from then on without being online, and until it is there are no pauses.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  *
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
@@ -171,6 +173,12 @@ static struct cpu_pause_stats pause_stats;
 
 /* CPUs may come and go unnoticed: no pause can be had. */
 static bool hotplug_unnoticed __ro_after_init;
+
+/*
+ * These may run the kernel, and nobody knows what they do before they are online. Written while
+ * pause_sem is held, or before anybody asks for pauses.
+ */
+static cpumask_t lost_cpus;
 
 /* How many pauses have failed. */
 static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
@@ -518,7 +526,8 @@ static u64 sleep_between_tries(void)
 /*
  * Try once, unless the last try failed a moment ago.
  *
- * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try_ns; -EBUSY if not.
+ * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try_ns; -EBUSY if not;
+ *	   -EOPNOTSUPP if a CPU was lost.
  */
 static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
 {
@@ -528,6 +537,10 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		return fail_pause();
 	lock_map_acquire(&pause_map);
 
+	if (!cpu_pause_knows_all_cpus()) {
+		ret = -EOPNOTSUPP;
+		goto unlock;
+	}
 	if (ktime_get_ns() < next_try_ns)
 		goto unlock;
 
@@ -558,7 +571,7 @@ unlock:
  * put off. Pauses do not fail for that time, as after the last try of those who sleep: who asks
  * for one sleeps until then, and has a try.
  *
- * Return: 0 if there was a pause, or -EBUSY.
+ * Return: 0 if there was a pause, or -EBUSY; -EOPNOTSUPP if a CPU was lost.
  */
 static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
 {
@@ -570,6 +583,10 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 		return -EBUSY;
 	lock_map_acquire_try(&pause_map);
 
+	if (!cpu_pause_knows_all_cpus()) {
+		ret = -EOPNOTSUPP;
+		goto unlock;
+	}
 	if (ktime_get_ns() < next_try_ns)
 		goto unlock;
 
@@ -657,7 +674,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 		might_sleep();
 	lockdep_assert_irqs_enabled();
 
-	if (!arch_timer_get_rate() || hotplug_unnoticed)
+	if (!arch_timer_get_rate() || !cpu_pause_knows_all_cpus())
 		return -EOPNOTSUPP;
 
 	while (more && !ret)
@@ -688,7 +705,8 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  *	    while a CPU comes or goes: not for CPU hotplug callbacks. No lock may be held
  *	    that is taken with interrupts disabled or by interrupt handlers.
  * Return: 0 when @fn has returned false; -EBUSY if not all CPUs can be paused;
- *	   -EOPNOTSUPP if there is no counter to go by, or no CPU hotplug state.
+ *	   -EOPNOTSUPP if there is no counter to go by, no CPU hotplug state, or a CPU that was
+ *	   lost while it came and is not online yet (cpu_pause_lost_cpu()).
  */
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -729,7 +747,8 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is
  *	    free; otherwise as cpu_pause_run().
  * Return: 0 when @fn has returned false; -EBUSY if there can be no pause now;
- *	   -EOPNOTSUPP if there is no counter to go by, or no CPU hotplug state.
+ *	   -EOPNOTSUPP if there is no counter to go by, no CPU hotplug state, or a CPU that was
+ *	   lost while it came and is not online yet (cpu_pause_lost_cpu()).
  */
 int cpu_pause_try_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -781,8 +800,40 @@ static int begin_transition(unsigned int cpu)
 
 static int end_transition(unsigned int cpu)
 {
+	/* One that had been lost, and has been started once more. */
+	if (cpu_online(cpu))
+		cpumask_clear_cpu(cpu, &lost_cpus);
 	up(&pause_sem);
 	return 0;
+}
+
+/**
+ * cpu_pause_lost_cpu() - say that a CPU may run the kernel without being online
+ * @cpu: the CPU
+ *
+ * It had its task when the one that started it gave up. It is not in cpu_online_mask, so that no
+ * pause would stop it, but it may use its stack and its data at any time. So there are no pauses
+ * until it is online, which it may be by itself.
+ *
+ * Context: for __cpu_up(), which the other CPU's transition has pause_sem for; or while the kernel
+ *	    boots, when nobody asks for pauses.
+ */
+void cpu_pause_lost_cpu(unsigned int cpu)
+{
+	cpumask_set_cpu(cpu, &lost_cpus);
+	pr_err("CPU%u may run the kernel without being online; until it is, no CPU can be paused\n",
+	       cpu);
+}
+
+/**
+ * cpu_pause_knows_all_cpus() - is no CPU in the kernel but those that are online or on their way?
+ *
+ * Context: any. While no CPU can come or go, true stays true.
+ * Return: false if one could be.
+ */
+bool cpu_pause_knows_all_cpus(void)
+{
+	return !hotplug_unnoticed && cpumask_subset(&lost_cpus, cpu_online_mask);
 }
 
 static int __init have_no_pauses(int error)

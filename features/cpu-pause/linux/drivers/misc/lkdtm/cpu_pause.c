@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Ways to die while all other CPUs are paused. One of them may hold what the report needs,
- * so they must be let go before anything is printed.
+ * so they must be let go before anything is printed. And a way to lose a CPU while it comes.
  */
 #include "lkdtm.h"
 #include <linux/bug.h>
+#include <linux/cpuhotplug.h>
+#include <linux/delay.h>
 #include <linux/kdebug.h>
 #include <linux/notifier.h>
 #include <linux/panic.h>
@@ -75,11 +77,32 @@ static void lkdtm_CPU_PAUSE_FAULT_WARNING(void)
 	unregister_die_notifier(&warns_of_death);
 }
 
+/* Longer than the 5 s for which a CPU that comes is waited for. */
+#define LATE_MS		15000
+
+static int arrive_late(unsigned int cpu)
+{
+	mdelay(LATE_MS);
+
+	return 0;
+}
+
+/* CPUs that come from now on have their tasks, and are late. The state is of no arm64. */
+static void lkdtm_CPU_PAUSE_LOSE_CPU(void)
+{
+	int ret = cpuhp_setup_state_nocalls(CPUHP_AP_ARM_TWD_STARTING, "lkdtm:lose_cpu",
+					    arrive_late, NULL);
+
+	if (ret)
+		pr_err("XFAIL: no CPU hotplug state to be had (%d)\n", ret);
+}
+
 static struct crashtype crashtypes[] = {
 	CRASHTYPE(CPU_PAUSE_PANIC),
 	CRASHTYPE(CPU_PAUSE_FAULT),
 	CRASHTYPE(CPU_PAUSE_WARNING),
 	CRASHTYPE(CPU_PAUSE_FAULT_WARNING),
+	CRASHTYPE(CPU_PAUSE_LOSE_CPU),
 };
 
 struct crashtype_category cpu_pause_crashtypes = {

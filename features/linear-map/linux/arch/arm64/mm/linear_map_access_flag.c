@@ -27,7 +27,7 @@
  *
  * It relies on every CPU to set access flags; one that does not would fault on the kernel's
  * own data. A late CPU that does not is refused, but it runs until it has been looked at: so
- * none may be starting meanwhile.
+ * none may be starting meanwhile, and none may have been lost while it was starting.
  */
 #include <linux/cpu.h>
 #include <linux/irqflags.h>
@@ -35,6 +35,7 @@
 
 #include <asm/barrier.h>
 #include <asm/cmpxchg.h>
+#include <asm/cpu_pause.h>
 #include <asm/cpufeature.h>
 #include <asm/daifflags.h>
 #include <asm/linear_map.h>
@@ -151,7 +152,7 @@ unsigned int exchange_by_access_flag(struct exchange *exchanges, unsigned int nr
 	if (!linear_map_can_use_access_flag() || !cpus_read_trylock())
 		return 0;
 
-	for (tries = 0; tries < TRIES && done < nr; tries++) {
+	for (tries = 0; tries < TRIES && done < nr && cpu_pause_knows_all_cpus(); tries++) {
 		/* An interrupt would use memory, and perhaps of these blocks. */
 		flags = local_daif_save();
 		done += exchange_once(exchanges, nr);

@@ -54,8 +54,11 @@ bool cpu_pause_half_reached(void);
 typedef bool (*cpu_pause_broadcast_t)(irq_hw_number_t hwirq, unsigned int others);
 void cpu_pause_set_broadcast(cpu_pause_broadcast_t fn);
 
-/* For arch/arm64/kernel/smp.c */
+bool cpu_pause_knows_all_cpus(void);
+
+/* For what stops CPUs, starts them, and handles exceptions. */
 void cpu_pause_ipi(void);
+void cpu_pause_lost_cpu(unsigned int cpu);
 bool cpu_pause_abandon(void);
 bool cpu_pause_died(void);
 void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool together);
@@ -63,6 +66,7 @@ void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool to
 #else /* CONFIG_ARM64_CPU_PAUSE */
 
 static inline void cpu_pause_ipi(void) { }
+static inline void cpu_pause_lost_cpu(unsigned int cpu) { }
 static inline bool cpu_pause_abandon(void) { return false; }
 static inline bool cpu_pause_died(void) { return false; }
 
