@@ -32,8 +32,8 @@ enum linear_map_mode {
 };
 
 /*
- * Written when the map is painted and once more when CPUs turn out to be unequal,
- * both before there is user space.
+ * Written when the map is painted, and once more when CPUs turn out to be unequal or not all
+ * that are present have started; both before there is user space.
  */
 extern enum linear_map_mode linear_map_mode;
 

@@ -51,7 +51,8 @@ bool linear_map_next_run(const void *what, unsigned int *position, struct addres
  * @clear: bits to clear in the descriptors
  *
  * Goes by runs of pages that are neighbours in the linear map. First all that has to be
- * split is split, then all is changed; so it is done or not done.
+ * split is split, then all is changed. So it is done or not done, as all of an area's pages
+ * are mapped.
  *
  * Context: as linear_map_change(), but does the TLB maintenance.
  * Return: as linear_map_change().

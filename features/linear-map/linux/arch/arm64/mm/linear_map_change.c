@@ -123,8 +123,9 @@ int change_kernel_range(unsigned long start, unsigned long end,
 	bool was_valid = false;
 	int ret = -EINVAL;
 
+	/* Where nothing is split no leaf can cross an end, and the lock of splits is not taken. */
 	if (range_is_mapped(start, end))
-		ret = split_ends(start, end, change);
+		ret = linear_map_is_split() ? split_ends(start, end, change) : 0;
 	if (!ret)
 		ret = change_kernel_leaves(start, end, change, &was_valid);
 	if (ret || (change->set & PTE_WRITE))
@@ -156,7 +157,8 @@ int change_kernel_range(unsigned long start, unsigned long end,
  * Return: 0; -EINVAL if part of the range is not mapped, or a leaf would have to be
  *	   split on a system that cannot; -ENOMEM if there is no memory for a table; -EBUSY
  *	   if other CPUs have to be paused and cannot be. If it is not 0 no permission was
- *	   changed.
+ *	   changed, on a system that splits; on others what is before the first address
+ *	   that is not mapped has changed.
  */
 int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clear)
 {

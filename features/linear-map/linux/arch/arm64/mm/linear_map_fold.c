@@ -41,8 +41,8 @@
  *  - permission changes hold linear_map_fold_sem, and so does kexec, which copies the
  *    tables of the linear map, by linear_map_hold();
  *  - hibernation copies them on one CPU with interrupts disabled;
- *  - lockless walkers have interrupts or preemption off, and the table is freed only
- *    after an RCU grace period.
+ *  - lockless walkers are in an RCU read-side critical section, or have interrupts or
+ *    preemption off, and the table is freed only after an RCU grace period.
  */
 #include <linux/delay.h>
 #include <linux/init.h>
