@@ -28,7 +28,8 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 /*
  * Read the instruction that user space was executing; 0, which is UDF and no
  * read-modify-write, if that takes a fault. A VMA or the mmap is locked, so the load
- * must neither sleep nor have its own fault handled: page faults are disabled.
+ * must neither sleep nor have its own fault handled: page faults are disabled. An
+ * external abort is no such fault. The kernel dies of it, as in any get_user().
  *
  * The PC of a task whose data access faulted has just been fetched from, so it is
  * a user address: nobody chose it for this load, and it needs neither access_ok()

@@ -177,7 +177,10 @@ static unsigned int __init size_of_top_level(void)
 }
 
 /*
- * Where the next top level of a node's CPUs goes; NULL if that needs a block.
+ * Where the next top level of a node's CPUs goes; NULL if that needs a block. What
+ * is below a top level is found by subtracting from the value of TTBR1, with the
+ * ASID and, in bits 5 to 2, bits 51 to 48 of the address in it. So no address with
+ * 48 zeros may be inside a block: that would take RAM on both sides of one.
  */
 static void *next_top_level[MAX_NUMNODES] __initdata;
 
@@ -671,7 +674,8 @@ void __init percpu_local_sync_trampoline(void)
  *
  * Code that makes mappings with swapper_pg_dir as an argument reaches tables
  * through the fixmap, where those of the common second level are not
- * recognized. It only adds entries.
+ * recognized. It only adds entries. Nobody uses what is below them before it has
+ * returned, so it does no harm that the copies come later.
  *
  * Another CPU may be setting an entry meanwhile, and its copies: that is the
  * entry that is found here, or it is found empty and left alone. None is

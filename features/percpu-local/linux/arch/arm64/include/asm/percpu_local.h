@@ -12,8 +12,8 @@ struct ptdump_info;
 struct ptdump_state;
 
 /*
- * The second-level table that all CPUs share but for one entry, or 0; see
- * percpu_local.c.
+ * The second-level table that all CPUs share but for the entries on the path to
+ * the local region, or 0; see percpu_local.c.
  */
 extern unsigned long percpu_local_second_level;
 
