@@ -23,6 +23,7 @@ import tarfile
 import tempfile
 import termios
 import textwrap
+import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
@@ -891,6 +892,20 @@ def test_a_journal_of_months_is_read_as_far_as_the_boot_goes(tmp_path, monkeypat
     assert tool._ask_journal() == ""
 
 
+def test_whoever_interrupts_the_journal_need_not_wait_for_it(tmp_path, monkeypatch):
+    journal = tmp_path / "journalctl"
+    journal.write_text(f"#!/bin/sh\nkill -INT {os.getpid()}\nexec sleep 60\n")
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    threads = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        tool._ask_journal()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(5)
+    assert threading.active_count() == threads
+
+
 def test_a_folder_that_may_not_be_looked_into_is_no_error(unprivileged, call, monkeypatch):
     """Neither as that of --root, nor as /sys/firmware, in a container for example."""
     closed = unprivileged / "sys" / "kernel" / "debug"
@@ -1480,8 +1495,8 @@ def test_advise_names_processes_with_large_heaps(tree, call):
     assert row
     without, with_feature = (int(number.replace(",", "")) for number in row.groups())
     words = (
-        "They take two page faults for each page, up to {:,} in all. With the feature they take "
-        "half."
+        "Without the feature they take two page faults for each page, up to {:,} in all. With it "
+        "they take half."
     )
     assert with_feature * 2 == without
     assert words.format(8 * without) in found["words"]
@@ -1512,6 +1527,8 @@ def samples(text: str) -> dict[str, float]:
         assert match, line
         assert match[1] in kinds
         assert (kinds[match[1]] == "counter") == match[1].endswith("_total")
+        # Prometheus refuses a whole file for one that is there twice.
+        assert match[1] + match[2] not in found, line
         found[match[1] + match[2]] = float(match[3])
     return found
 
@@ -1709,6 +1726,23 @@ def test_links_in_the_readme_lead_somewhere():
     assert targets
     for target in targets:
         assert (TOOLS / target).exists(), target
+
+
+def test_without_sys_nothing_is_said_of_the_cpus(tree, call):
+    """As in a chroot that can read the kernel's log."""
+    root = tree("all-on")
+    shutil.rmtree(root / "sys" / "devices" / "system" / "cpu")
+    _, output = call(root, "status")
+    assert "  CPUs:    unknown\n" in output
+    assert "0 bytes" not in output
+    assert not re.search(r":\s*\.", output)
+    told = json.loads(call(root, "status", "--json")[1])
+    assert "page_tables" not in by_name(told)["percpu-local"]["figures"]
+
+
+def test_it_has_no_syntax_that_python_3_9_does_not_know():
+    """That of the package's dependency. What it calls is tried below, where there is a 3.9."""
+    ast.parse(COMMAND.read_text(), feature_version=(3, 9))
 
 
 def old_python() -> str | None:
