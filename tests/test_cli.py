@@ -211,6 +211,18 @@ def test_a_clone_that_was_copied_or_moved_makes_its_own(clone, tmp_path_factory)
     assert (made_how_often(clone), made_how_often(copied)) == (1, 2)
 
 
+def test_the_environment_is_made_again_for_another_python(clone):
+    """An upgrade of Debian leaves the folders of the old one, where the new one does not look."""
+    launcher, python = clone / "bin" / "pagewright", clone / "python3"
+    for release in ("3.11", "3.13"):
+        shutil.copy(python, clone / f"python{release}")
+    for release in ("3.11", "3.13", "3.13"):
+        python.unlink()
+        python.symlink_to(f"python{release}")
+        run([launcher, "list"])
+    assert made_how_often(clone) == 2
+
+
 def test_the_launcher_works_through_a_link(clone, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(clone / "bin" / "pagewright")

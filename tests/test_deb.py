@@ -29,7 +29,7 @@ from pagewright.kernel import tree as kernel_tree
 from pagewright.kernel.release import Release
 
 SPACE = workspace.find()
-RELEASE = Release("cloud-arm64", "6.12.117-1~deb12u1", 3, 1_700_000_000)
+RELEASE = Release("cloud-arm64", "6.12.117-1~deb12u1", 3, "0123456789ab", 1_700_000_000)
 
 
 @pytest.fixture
@@ -381,6 +381,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(deb.source, "ensure", lambda _: source)
     monkeypatch.setattr(deb.source, "newer", lambda *_: "")
     monkeypatch.setattr(deb.build, "ensure", ensure)
+    monkeypatch.setattr(deb.build, "is_finished", lambda *_: True)
     monkeypatch.setattr(deb.headers, "install", install_headers)
     return compile_as
 
@@ -398,6 +399,40 @@ def test_a_kernel_that_was_compiled_again_meanwhile_is_not_packed(compiled, spac
     ) as error:
         deb.make(space, "cloud-arm64", RELEASE.number)
     assert "run the same command again" in error.value.todo
+
+
+def test_a_kernel_whose_sources_have_changed_meanwhile_is_not_packed(compiled, space, monkeypatch):
+    """Its headers would be others than those it was compiled with."""
+    monkeypatch.setattr(deb.build, "is_finished", lambda *_: False)
+    monkeypatch.setattr(deb, "_put_in_order", lambda *_: pytest.fail("it was packed"))
+    with pytest.raises(BuildError, match=f"sources of {RELEASE.name} have changed"):
+        deb.make(space, "cloud-arm64", RELEASE.number)
+
+
+def test_packages_say_the_commit_at_which_the_build_began(compiled, space, monkeypatch):
+    now, packed = ["a" * 12], []
+    ensure = deb.build.ensure
+
+    def commit_meanwhile(*arguments):
+        now[0] = "b" * 12
+        return ensure(*arguments)
+
+    monkeypatch.setattr(deb, "commit", lambda _: now[0])
+    monkeypatch.setattr(deb.build, "ensure", commit_meanwhile)
+    monkeypatch.setattr(deb, "_pack", lambda source, *_: packed.append(source))
+    monkeypatch.setattr(deb, "_write_tools", lambda *_: None)
+    monkeypatch.setattr(deb, "_move", lambda _, work: changelog(work))
+
+    def changelog(work):
+        return (work / "source" / "debian" / "changelog").read_text()
+
+    assert "a" * 12 in deb.make(space, "cloud-arm64", RELEASE.number)
+
+
+def test_a_clone_whose_commit_git_does_not_tell_makes_no_packages(compiled, space):
+    (space.root / ".git").write_text("gitdir: /nonexistent\n")
+    with pytest.raises(PagewrightError, match="git rev-parse HEAD failed"):
+        deb.make(space, "cloud-arm64", RELEASE.number)
 
 
 @pytest.mark.parametrize("newer", ["6.12.118-1~deb12u1", ""])
@@ -680,7 +715,6 @@ def test_a_repository_takes_packages_and_a_key(space, monkeypatch, tmp_path):
     monkeypatch.setattr(deb, "require_programs", lambda: None)
     with pytest.raises(PagewrightError, match="no packages yet"):
         archive.make(space, "me")
-    deb.folder(space).mkdir(parents=True)
     (deb.folder(space) / "one_1_all.deb").touch()
     monkeypatch.setattr(archive, "run", lambda *_, **__: "gpg: error reading key\n")
     with pytest.raises(HostError, match="no secret key for 'me'"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -131,23 +133,53 @@ def test_help_loads_nothing_that_takes_long():
     assert slow.isdisjoint(shown.stderr.split())
 
 
-def test_second_run_waits_and_says_for_whom(tmp_path):
+def lock_elsewhere(folder: Path) -> subprocess.Popen[str]:
+    """Start a process that locks a folder until its standard input ends."""
     code = (
         "import sys; from pathlib import Path; from pagewright.host.lock import lock\n"
         "with lock(Path(sys.argv[1]), 'the thing'): print('in', flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, "-c", code, str(tmp_path)]
     pipe = subprocess.PIPE
-    first = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def waiting_for(process: subprocess.Popen[str]) -> str:
+    """Return what whoever waits for a process says."""
+    return f"waiting for another pagewright (process {process.pid}) that holds the thing\n"
+
+
+def test_second_run_waits_and_says_for_whom(tmp_path):
+    first = lock_elsewhere(tmp_path)
     assert first.stdout is not None
     assert first.stdout.readline() == "in\n"
-    second = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    second = lock_elsewhere(tmp_path)
     assert second.stderr is not None
-    waiting = f"waiting for another pagewright (process {first.pid}) that holds the thing\n"
-    assert second.stderr.readline() == waiting
+    assert second.stderr.readline() == waiting_for(first)
     assert second.poll() is None
     first.communicate()
     assert second.communicate()[0] == "in\n"
+
+
+def test_a_lock_that_was_removed_while_one_waited_for_it_is_none(tmp_path):
+    """`pagewright clean` removes what it holds; two that come then must not both get it."""
+    folder = tmp_path / "locked"
+    first = lock_elsewhere(folder)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "in\n"
+    second = lock_elsewhere(folder)
+    assert second.stdout is not None and second.stderr is not None
+    assert second.stderr.readline() == waiting_for(first)
+    shutil.rmtree(folder)
+    first.communicate()
+    assert second.stdout.readline() == "in\n"
+    third = lock_elsewhere(folder)
+    assert third.stderr is not None
+    # If it had the lock it would say so on the other one.
+    assert select.select([third.stdout, third.stderr], [], [])[0] == [third.stderr]
+    assert third.stderr.readline() == waiting_for(second)
+    second.communicate()
+    assert third.communicate()[0] == "in\n"
 
 
 def test_killed_run_leaves_nothing_running():

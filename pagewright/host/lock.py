@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from pagewright.host.progress import say
 
@@ -38,16 +39,35 @@ def lock_file(path: Path, what: str, shared: bool = False) -> Iterator[None]:
         shared: others that also ask for a share may hold it with us.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            owner = file.read().strip() or "unknown"
-            say(f"waiting for another pagewright (process {owner}) that holds {what}")
-            fcntl.flock(file, kind)
+    file = _locked(path, kind, what)
+    # Who held it may have removed it (`pagewright clean`), and the next run would lock a new one.
+    while not _is_at(file, path):
+        file.close()
+        file = _locked(path, kind, what)
+    with file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
+
+
+def _locked(path: Path, kind: int, what: str) -> TextIO:
+    """Open a file, which is made if it is not there, and lock it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        say(f"waiting for another pagewright (process {owner}) that holds {what}")
+        fcntl.flock(file, kind)
+    return file
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    """Tell whether an open file is still the one that has this name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,4 +1,4 @@
-"""Every program the workbench starts is started here."""
+"""How the workbench starts programs, and ends them with itself."""
 
 from __future__ import annotations
 
@@ -96,10 +96,8 @@ def run(
             f"{words[0]} is not installed", "run `pagewright doctor` to see what to install"
         )
     LOGGER.debug("%s%s", shlex.join(words), f" (in {cwd})" if cwd else "")
-    # Ended with us even if we are killed; sudo would lose that and must not be wrapped.
-    wrapper = [] if words[0] == "sudo" else ["setpriv", "--pdeathsig", "TERM", "--"]
     process = subprocess.Popen(
-        [*wrapper, *words],
+        _ended_with_us(words),
         cwd=cwd,
         env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
@@ -123,6 +121,14 @@ def run(
     if check and process.returncode != 0:
         raise explain(words, output, process.returncode)
     return output
+
+
+def _ended_with_us(words: list[str]) -> list[str]:
+    """Return a command that ends when we do, even if we are killed.
+
+    sudo would lose that, and must not be wrapped.
+    """
+    return words if words[0] == "sudo" else ["setpriv", "--pdeathsig", "TERM", "--", *words]
 
 
 def _follow(
@@ -218,4 +224,4 @@ def foreground(command: Sequence[str | Path]) -> int:
     """Give a program our terminal until it ends, and return its exit status."""
     words = [str(word) for word in command]
     LOGGER.debug("%s", shlex.join(words))
-    return subprocess.call(words)
+    return subprocess.call(_ended_with_us(words))

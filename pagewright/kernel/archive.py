@@ -56,29 +56,28 @@ def make(space: Workspace, key: str) -> Path:
         PagewrightError: there is no package, or reprepro failed.
     """
     deb.require_programs()
-    packages = sorted(deb.folder(space).glob("*.deb"))
-    if not packages:
-        raise PagewrightError("there are no packages yet", "make some: `make deb`")
-    fingerprint = _fingerprint(key)
     target = space.out / "repository"
-    size = sum(file.stat().st_size for file in packages) // 10**6
-    disk.require(space.out, 2 * size + 10, "the apt repository")
-    with (
-        lock(deb.folder(space), "the packages"),
-        scratch(space.out, "repository-") as work,
-    ):
-        fresh = work / "repository"
-        (fresh / "conf").mkdir(parents=True)
-        text = _DISTRIBUTION.format(codename=CODENAME, key=fingerprint)
-        (fresh / "conf" / "distributions").write_text(text)
-        # Of several versions of a package the last one stays.
-        add = ["reprepro", "--basedir", str(fresh), "--silent", "includedeb", CODENAME]
-        run([*add, *packages], env=_terminal())
-        public = run(["gpg", "--batch", "--armor", "--export", fingerprint])
-        (fresh / KEYRING).write_text(public)
-        if target.exists():
-            target.rename(work / "old")
-        fresh.rename(target)
+    # Whoever holds the lock may be making packages.
+    with lock(deb.folder(space), "the packages"):
+        packages = sorted(deb.folder(space).glob("*.deb"))
+        if not packages:
+            raise PagewrightError("there are no packages yet", "make some: `make deb`")
+        fingerprint = _fingerprint(key)
+        size = sum(file.stat().st_size for file in packages) // 10**6
+        disk.require(space.out, 2 * size + 10, "the apt repository")
+        with scratch(space.out, "repository-") as work:
+            fresh = work / "repository"
+            (fresh / "conf").mkdir(parents=True)
+            text = _DISTRIBUTION.format(codename=CODENAME, key=fingerprint)
+            (fresh / "conf" / "distributions").write_text(text)
+            # Of several versions of a package the last one stays.
+            add = ["reprepro", "--basedir", str(fresh), "--silent", "includedeb", CODENAME]
+            run([*add, *packages], env=_terminal())
+            public = run(["gpg", "--batch", "--armor", "--export", fingerprint])
+            (fresh / KEYRING).write_text(public)
+            if target.exists():
+                target.rename(work / "old")
+            fresh.rename(target)
     return target
 
 

@@ -121,15 +121,35 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         configure(space, build, chosen.files(space), start, chosen.modules)
         signing.place(build.out)
         _set_release(build, release)
-        env = {**environment(space), **(release.environment() if release else {})}
-        stamp = build.out / FINISHED_STAMP
-        # Before kbuild reads it: what is edited meanwhile is for the next time.
-        made_of = _made_of(build, env)
-        if not (stamp.exists() and stamp.read_text() == made_of + _results(build)):
+        if not is_finished(space, build, release):
+            env = _environment_of(space, release)
+            stamp = build.out / FINISHED_STAMP
             stamp.unlink(missing_ok=True)
+            # Before kbuild reads it: what is edited meanwhile is for the next time.
+            made_of = _made_of(build, env)
             _compile(build, space.base().objects, env)
             stamp.write_text(made_of + _results(build))
     return build
+
+
+def is_finished(space: Workspace, build: Build, release: Release | None) -> bool:
+    """Tell whether all in a build's folder is made of its sources as they are now.
+
+    The caller holds the locks of the folder and of the tree.
+
+    Args:
+        space: the repository.
+        build: the build.
+        release: as for `ensure`.
+    """
+    stamp = build.out / FINISHED_STAMP
+    made_of = _made_of(build, _environment_of(space, release))
+    return stamp.exists() and stamp.read_text() == made_of + _results(build)
+
+
+def _environment_of(space: Workspace, release: Release | None) -> dict[str, str]:
+    """Return the environment that a build is made in."""
+    return {**environment(space), **(release.environment() if release else {})}
 
 
 def space_for(chosen: Recipe) -> int:

@@ -110,12 +110,14 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
         PagewrightError: there is no such build.
         HostError: a program is missing, or the disk would be full.
         BuildError: it does not compile, or no package can be called so, or another run has compiled
-            something else in its place.
+            something else in its place, or changed the sources meanwhile.
+        ProgramError: git does not tell the commit of this clone.
     """
     chosen = recipe(space, flavour)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]+", flavour):
         raise BuildError(f"no package can be named after {flavour}", "use lower case in its name")
     require_programs()
+    _require_commit(space)
     needed = _MODULES_PACKAGES_MB if chosen.modules else _PACKAGES_MB
     built_yet = (space.out / flavour / "vmlinux").exists()
     whole = needed + (0 if built_yet else build.space_for(chosen))
@@ -129,8 +131,13 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
         )
     # Of two runs for one flavour the second waits here, and its number follows that of the first.
     with lock(folder(space) / ".numbers" / flavour, f"the numbers of {flavour}"):
+        # Before the build, which may take an hour: what is committed meanwhile is not in it.
         release = Release(
-            flavour, version, number or next_number(space, flavour), commit_time(space)
+            flavour,
+            version,
+            number or next_number(space, flavour),
+            commit(space),
+            commit_time(space),
         )
         built = build.ensure(space, flavour, release)
         with (
@@ -140,7 +147,7 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
             scratch(folder(space), "work-") as work,
             Bar(f"packages of {release.name}", None),
         ):
-            _require_release(built, release)
+            _require_release(space, built, release)
             _put_in_order(space, built, release, work)
             _write_debian(space, chosen, release, work / "source")
             _pack(work / "source", release.seconds, folder(space) / f"{release.name}.log")
@@ -164,14 +171,25 @@ def require_programs() -> None:
         )
 
 
-def _require_release(built: Build, release: Release) -> None:
-    """Raise unless what is compiled in a build's folder, which is locked, is a release.
-
-    The folder was not locked since the build ended, and the packages of other flavours may have
-    taken minutes. `pagewright build` may have compiled a kernel without a number there meanwhile.
+def _require_commit(space: Workspace) -> None:
+    """Raise if git does not tell which commit this clone has, which the packages say.
 
     Raises:
-        BuildError: it is another kernel, or unfinished.
+        ProgramError: git says why, such as that the clone belongs to somebody else.
+    """
+    if (space.root / ".git").exists():
+        run(["git", "rev-parse", "HEAD"], cwd=space.root)
+
+
+def _require_release(space: Workspace, built: Build, release: Release) -> None:
+    """Raise unless what is compiled in a build's folder is a release, and its sources are as then.
+
+    The folder and the tree are locked now, but were not since the build ended, and the packages of
+    other flavours may have taken minutes. `pagewright build` may have compiled a kernel without a
+    number there meanwhile, or assembled the tree, which the headers come from, anew.
+
+    Raises:
+        BuildError: it is another kernel, or unfinished, or the tree is another one.
     """
     file = built.out / "include" / "config" / "kernel.release"
     found = file.read_text().strip() if file.exists() else "nothing"
@@ -179,6 +197,11 @@ def _require_release(built: Build, release: Release) -> None:
         raise BuildError(
             f"another pagewright has compiled {found} where {release.name} was",
             "when that has ended, run the same command again",
+        )
+    if not build.is_finished(space, built, release):
+        raise BuildError(
+            f"the sources of {release.name} have changed since it was compiled",
+            "run the same command again",
         )
 
 
@@ -222,7 +245,7 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
         "VERSION": release.version,
         # A line of a description begins with a space, and has at most 80 characters.
         "PURPOSE": textwrap.indent(textwrap.fill(chosen.purpose, 78), " "),
-        "COMMIT": commit(space),
+        "COMMIT": release.commit,
         "DATE": formatdate(release.seconds),
         "MAINTAINER": _maintainer(),
         "LIBC": libc_version(),

@@ -21,12 +21,14 @@ class Release:
         flavour: the build's name.
         source: the version of the source package, such as 6.12.117-1.
         number: which build of it this is, from 1 on.
+        commit: that of the repository, as `repository.commit` has it when the build begins.
         seconds: the date that is written into all that is made, in seconds since 1970.
     """
 
     flavour: str
     source: str
     number: int
+    commit: str
     seconds: int
 
     @property
