@@ -29,6 +29,7 @@ from pagewright.host.lock import lock_file
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel import recipes, source
+from pagewright.kernel.build import Build
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence
 from pagewright.machine.boot import boot
@@ -406,8 +407,14 @@ def boot_one(
 
 
 @pytest.fixture(scope="session")
+def built(tested: Callable[[str], str]) -> Callable[[str], Build]:
+    """Build what is tested in place of a build, where --build chose another one."""
+    return lambda name: builder.ensure(SPACE, tested(name))
+
+
+@pytest.fixture(scope="session")
 def needs_symbol(
-    request: pytest.FixtureRequest, tested: Callable[[str], str]
+    request: pytest.FixtureRequest, built: Callable[[str], Build]
 ) -> Callable[..., None]:
     """Skip a test if what is tested in place of a build lacks a symbol of Kconfig.
 
@@ -417,19 +424,16 @@ def needs_symbol(
     def need(symbol: str, name: str = DEFAULT_BUILD) -> None:
         if request.config.getoption("lg_env"):
             return
-        built = builder.ensure(SPACE, tested(name))
-        if not built.has(symbol):
-            pytest.skip(f"{built.name} is without CONFIG_{symbol}")
+        kernel = built(name)
+        if not kernel.has(symbol):
+            pytest.skip(f"{kernel.name} is without CONFIG_{symbol}")
 
     return need
 
 
 @pytest.fixture
 def kernel_overlay(
-    space: Workspace,
-    tmp_path: Path,
-    tested: Callable[[str], str],
-    needs_symbol: Callable[..., None],
+    tmp_path: Path, built: Callable[[str], Build], needs_symbol: Callable[..., None]
 ) -> Callable[[str], Path]:
     """Make an overlay that has a build's image at /boot/Image, for a kernel that can load it."""
 
@@ -437,7 +441,7 @@ def kernel_overlay(
         needs_symbol("KEXEC_FILE", build)
         overlay = tmp_path / "overlay"
         (overlay / "boot").mkdir(parents=True)
-        shutil.copy(builder.ensure(space, tested(build)).image, overlay / "boot" / "Image")
+        shutil.copy(built(build).image, overlay / "boot" / "Image")
         return overlay
 
     return make

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import shlex
 import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from docutils.core import publish_doctree
 
 from pagewright.cli import guest, main
 from pagewright.host import workspace
+from pagewright.host.run import run
 from pagewright.kernel import hooks, recipes
 from pagewright.results import experiment
 
@@ -121,6 +124,23 @@ def test_a_command_can_be_typed(file, words):
     if words[0] == "test":
         for argument in arguments:
             assert (SPACE.root / argument.split("::")[0]).exists()
+        if "-k" in words:
+            # Where no test has that in its name, pytest ends with a status of its own.
+            pytest_too = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "--collect-only",
+            ]
+            run([*pytest_too, "-q", *words[1:]], cwd=SPACE.root)
+    if words[0] == "bench" and arguments and arguments[0] in experiment.experiments(SPACE):
+        parts = experiment.load(SPACE, arguments[0]).parts(False)
+        sides = {side.label for part in parts for side in (*part.sides, *part.also)}
+        names = {"--part": {part.name for part in parts}, "--side": sides}
+        for option, value in itertools.pairwise(words):
+            assert option not in names or value in names[option] or value.isupper(), value
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(SPACE.root)))

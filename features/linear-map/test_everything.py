@@ -45,8 +45,9 @@ JOBS = {
     "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
     # A pool that grows takes what it can get.
     "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages; sleep 1; done",
-    # It says why it ends early, if it does, unless it is to be quiet.
-    "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --timeout 20s",
+    # So much work, which takes 5 s on an idle machine. With a time-out a debug kernel under this load
+    # has the time run out before the first step, which stress-ng takes for a lack of resources.
+    "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --vm-ops 10000",
     "processes": "stress-ng --fork 2 --mmap 1 --mmap-bytes 16M --timeout 20s --quiet",
     # Only one at a time may be off; the torture of per-CPU operations takes some off itself, and
     # then one of this may fail.

@@ -96,9 +96,13 @@ def test_bpf_programs(blocks, guest_program, build, way, needs_symbol):
     guest_program(place, f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
     place.check(f"echo p:writable set_memory_rw >{tracing}/kprobe_events")
     place.check(f"echo 1 >{tracing}/events/kprobes/writable/enable")
-    check_user(guest_program, place, "bpf", way)
-    name, hits, misses = place.check(f"cat {tracing}/kprobe_profile").split()
-    place.check(f"echo 0 >{tracing}/events/kprobes/writable/enable; echo >{tracing}/kprobe_events")
+    try:
+        check_user(guest_program, place, "bpf", way)
+        name, hits, misses = place.check(f"cat {tracing}/kprobe_profile").split()
+    finally:
+        place.run(
+            f"echo 0 >{tracing}/events/kprobes/writable/enable; echo >{tracing}/kprobe_events"
+        )
     assert (name, int(misses)) == ("writable", 0)
     assert (int(hits) > 0) == build.startswith("base")
 

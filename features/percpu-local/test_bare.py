@@ -7,7 +7,6 @@ import re
 import pytest
 from percpu_local_bare import console, initramfs
 
-from pagewright.kernel import build
 from pagewright.machine.options import DEFAULT_CPU
 
 pytestmark = [
@@ -27,10 +26,10 @@ pytestmark = [
     ],
     ids=["level2", "level2-off", "level0"],
 )
-def test_a_big_endian_kernel_passes_the_suites(space, tmp_path, cpu, append, absent):
-    built = build.ensure(space, "bare-4k-be")
+def test_a_big_endian_kernel_passes_the_suites(space, built, tmp_path, cpu, append, absent):
+    kernel = built("bare-4k-be")
     words = ("kunit.enable=1", *(feature.boot_emulated for feature in space.features()), append)
-    text = console(built, initramfs(built, tmp_path, "big"), " ".join(words), cpu)
+    text = console(kernel, initramfs(kernel, tmp_path, "big"), " ".join(words), cpu)
     suites = {suite for feature in space.features() for suite in feature.kunit_suites}
     for suite in suites - absent:
         assert re.search(rf"^(\[.*\] )?ok \d+ {suite}$", text, re.MULTILINE), text
@@ -39,10 +38,10 @@ def test_a_big_endian_kernel_passes_the_suites(space, tmp_path, cpu, append, abs
     assert "reboot: Power down" in text
 
 
-def test_an_overflow_of_the_stack_is_reported(space, tmp_path):
+def test_an_overflow_of_the_stack_is_reported(built, tmp_path):
     """KASAN's code in the handler writes to the shadow of the stack that it runs on."""
-    built = build.ensure(space, "bare-4k-kasan")
-    text = console(built, initramfs(built, tmp_path, "little"), "-- EXHAUST_STACK")
+    kernel = built("bare-4k-kasan")
+    text = console(kernel, initramfs(kernel, tmp_path, "little"), "-- EXHAUST_STACK")
     assert "local map of" in text
     assert "init: it runs" in text
     assert "Insufficient stack space to handle exception!" in text

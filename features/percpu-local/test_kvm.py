@@ -59,14 +59,14 @@ echo "rounds: $n"
 
 
 @pytest.fixture(scope="module")
-def host(space, shared_machine, tmp_path_factory):
+def host(space, built, shared_machine, tmp_path_factory):
     """Boot a machine that can run the build it runs itself inside it."""
     overlays = {}
 
     def factory(build: str, mode: str, local: int = 1) -> Machine:
         if build not in overlays:
             overlays[build] = nested.lay_out(
-                space, tmp_path_factory.mktemp("overlay") / build, build
+                space, tmp_path_factory.mktemp("overlay") / build, built(build).image
             )
         options, says = MODES[mode]
         append = f"{PATIENT} {SWITCH}={local} {options.get('append', '')}".strip()

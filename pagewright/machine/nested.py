@@ -21,7 +21,6 @@ from pagewright.host.errors import MachineError
 from pagewright.host.run import run as start
 from pagewright.host.run import tail
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import build
 from pagewright.machine import klog
 from pagewright.machine.machine import Machine
 
@@ -91,13 +90,13 @@ class Ended:
         return klog.splats(self.log)
 
 
-def lay_out(space: Workspace, target: Path, name: str) -> Path:
+def lay_out(space: Workspace, target: Path, kernel: Path) -> Path:
     """Make the folder to lay over the root of a machine that has inner guests.
 
     Args:
         space: the repository.
         target: is made, and takes about 100 MB.
-        name: the build whose kernel the inner guests boot.
+        kernel: the Image that the inner guests boot.
 
     Returns:
         The folder, for MachineOptions.overlay.
@@ -113,7 +112,7 @@ def lay_out(space: Workspace, target: Path, name: str) -> Path:
         stdin="\n".join(wanted),
     )
     (target / "boot").mkdir()
-    shutil.copy(build.ensure(space, name).image, target / "boot" / "Image")
+    shutil.copy(kernel, target / "boot" / "Image")
     return target
 
 
