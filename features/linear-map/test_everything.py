@@ -16,6 +16,7 @@ import pytest
 from settled import settled_leaves, wait_until
 from workloads import LOAD_UNLOAD
 
+from pagewright.kernel.recipes import recipe
 from pagewright.machine import klog
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
 
@@ -29,6 +30,11 @@ MIB = 1 << 20
 # changes. Right after that an oops in zone_statistics() was seen: it read the entry of the
 # preferred zone again, and there was none any more.
 PLUGGED = (256 * MIB, 1024 * MIB)
+
+# How much of it may stay for good where DEBUG_VM is set. The page allocator looks at pages there, and
+# drops 2 MiB that it is about to hand out if one of them has an error. Nobody has these then, and
+# memory with such pages in it cannot go off line. 2 MiB were seen, in 5 minutes.
+LOST = 64 * MIB
 
 STOP = "/run/stop"
 # The CPUs that were taken off line, by number.
@@ -45,8 +51,8 @@ JOBS = {
     "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
     # A pool that grows takes what it can get.
     "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages; sleep 1; done",
-    # So much work, which takes 5 s on an idle machine. With a time-out a debug kernel under this load
-    # has the time run out before the first step, which stress-ng takes for a lack of resources.
+    # So much work, which takes 5 s on an idle machine. With a time-out of 20 s, stress-ng said "out of
+    # system resources" in its first turn on a debug kernel, with memory free.
     "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --vm-ops 10000",
     "processes": "stress-ng --fork 2 --mmap 1 --mmap-bytes 16M --timeout 20s --quiet",
     # Only one at a time may be off; the torture of per-CPU operations takes some off itself, and
@@ -77,7 +83,7 @@ job() {{
 
 @pytest.mark.parametrize("cpu", [DEFAULT_CPU, LEVEL_0_CPU], ids=["live", "paused"])
 @pytest.mark.parametrize("build", ["patched-4k", "debug-4k"])
-def test_everything_at_once(machine, hotplug, build, cpu):
+def test_everything_at_once(machine, space, hotplug, build, cpu):
     """What fails is named with the end of what it has printed; nothing is left when all is over."""
     place = machine(
         build,
@@ -118,7 +124,10 @@ def test_everything_at_once(machine, hotplug, build, cpu):
     assert counts["wrong"] == counts["unheard"] == counts["unrepaired"] == 0, counts
     assert "not ok" not in place.check("dmesg")
     place.check(f"echo 0 >{POOL}/nr_hugepages")
-    wait_until(lambda: hotplug.size(place) == 0, 120)
-    wait_until(lambda: settled_leaves(place) == leaves, 60)
+    lost = LOST if recipe(space, build).debug else 0
+    wait_until(lambda: hotplug.size(place) <= lost, 120)
+    # What stays is mapped by blocks.
+    sizes = ["DirectMap4k", "DirectMap64k"] if hotplug.size(place) else [*leaves]
+    wait_until(lambda: all(settled_leaves(place)[size] == leaves[size] for size in sizes), 60)
     assert place.meminfo()["HugePages_Total"] == 0
     assert klog.splats(klog.without_dying_cpus(place.console())) == ""
