@@ -31,9 +31,9 @@ MIB = 1 << 20
 # preferred zone again, and there was none any more.
 PLUGGED = (256 * MIB, 1024 * MIB)
 
-# How much of it may stay for good where DEBUG_VM is set. The page allocator looks at pages there, and
-# drops 2 MiB that it is about to hand out if one of them has an error. Nobody has these then, and
-# memory with such pages in it cannot go off line. 2 MiB were seen, in 5 minutes.
+# How much of it may stay for good where DEBUG_VM is set. The page allocator looks at pages there,
+# and drops 2 MiB that it is about to hand out if one of them has an error. Nobody has these then,
+# and memory with such pages in it cannot go off line. 2 MiB were seen, in 5 minutes.
 LOST = 64 * MIB
 
 STOP = "/run/stop"
@@ -51,8 +51,8 @@ JOBS = {
     "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
     # A pool that grows takes what it can get.
     "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages; sleep 1; done",
-    # So much work, which takes 5 s on an idle machine. With a time-out of 20 s, stress-ng said "out of
-    # system resources" in its first turn on a debug kernel, with memory free.
+    # So much work, which takes 5 s on an idle machine. With a time-out of 20 s, stress-ng said "out
+    # of system resources" in its first turn on a debug kernel, with memory free.
     "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --vm-ops 10000",
     "processes": "stress-ng --fork 2 --mmap 1 --mmap-bytes 16M --timeout 20s --quiet",
     # Only one at a time may be off; the torture of per-CPU operations takes some off itself, and

@@ -6,7 +6,6 @@
 #include "lkdtm.h"
 #include <linux/bug.h>
 #include <linux/cpuhotplug.h>
-#include <linux/delay.h>
 #include <linux/kdebug.h>
 #include <linux/notifier.h>
 #include <linux/panic.h>
@@ -77,21 +76,19 @@ static void lkdtm_CPU_PAUSE_FAULT_WARNING(void)
 	unregister_die_notifier(&warns_of_death);
 }
 
-/* Longer than the 5 s for which a CPU that comes is waited for. */
-#define LATE_MS		15000
-
-static int arrive_late(unsigned int cpu)
+static int never_arrive(unsigned int cpu)
 {
-	mdelay(LATE_MS);
+	for (;;)
+		cpu_relax();
 
 	return 0;
 }
 
-/* CPUs that come from now on have their tasks, and are late. The state is of no arm64. */
+/* CPUs that come from now on have their tasks, and do not get on line. The state is of no arm64. */
 static void lkdtm_CPU_PAUSE_LOSE_CPU(void)
 {
 	int ret = cpuhp_setup_state_nocalls(CPUHP_AP_ARM_TWD_STARTING, "lkdtm:lose_cpu",
-					    arrive_late, NULL);
+					    never_arrive, NULL);
 
 	if (ret)
 		pr_err("XFAIL: no CPU hotplug state to be had (%d)\n", ret);
