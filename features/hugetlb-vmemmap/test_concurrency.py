@@ -121,7 +121,7 @@ def test_memory_errors_are_confined(optimised, optimised_program, build, mode, s
 def test_the_first_error_since_boot_is_kept(optimised, optimised_program, build, mode, tail):
     """Once there was one in another page all struct pages are looked at before they are freed."""
     place = optimised(build, mode)
-    program = f"{TESTS}/vmemmap_poison -t first_error_in_{tail}_is_kept"
+    program = f"{TESTS}/vmemmap_poison -t in_{tail}_is_kept"
     optimised_program(place, build, program)
 
 

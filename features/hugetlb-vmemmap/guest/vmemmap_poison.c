@@ -196,40 +196,63 @@ static bool allocator_checks_pages(void)
 }
 
 /*
+ * These are to be the first errors since boot, so each is run by itself. Only pages of 2 MiB are
+ * made of what has an error.
+ */
+FIXTURE(first_error) {
+	size_t subpages;
+	unsigned long frame;
+	unsigned long bad;
+};
+
+FIXTURE_SETUP(first_error)
+{
+	if (access(CORRUPT, W_OK) || access(UNPOISON, W_OK))
+		SKIP(return, "the kernel cannot inject memory errors");
+	if (!pool_exists(POOL_2M))
+		SKIP(return, "no pool of 2 MiB pages");
+	self->subpages = POOL_2M / page_size();
+	ASSERT_TRUE(pool_is_empty(POOL_2M));
+}
+
+FIXTURE_TEARDOWN(first_error)
+{
+	pool_set(POOL_2M, "nr_hugepages", 0);
+	if (self->bad)
+		repair(self->bad);
+}
+
+/*
  * When the huge page is freed the error is recorded in the tail itself, and there it stays when
- * the memory becomes a huge page once more. These are to be the first errors since boot: run each
- * by itself.
+ * the memory becomes a huge page once more.
  */
 #define EXPECT_ERROR_IS_KEPT(tail_)						\
 do {										\
-	unsigned long frame = error_in_reserved_page(variant->size, tail_);	\
 	int count = 0;								\
 										\
-	ASSERT_NE(0, frame);							\
-	EXPECT_TRUE(pool_is_empty(variant->size));				\
-	EXPECT_EQ(1, frames_with(frame, self->subpages, FLAG_HWPOISON));	\
-	while (!(frame_flags(frame) & FLAG_HUGE) && count++ < 64)		\
-		pool_set(variant->size, "nr_hugepages", count);			\
+	self->frame = error_in_reserved_page(POOL_2M, tail_);			\
+	ASSERT_NE(0, self->frame);						\
+	self->bad = self->frame + (tail_);					\
+	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_EQ(1, frames_with(self->frame, self->subpages, FLAG_HWPOISON));	\
+	while (!(frame_flags(self->frame) & FLAG_HUGE) && count++ < 64)		\
+		pool_set(POOL_2M, "nr_hugepages", count);			\
 	/* Otherwise it is dropped. */						\
 	if (!allocator_checks_pages())						\
-		EXPECT_NE(0, frame_flags(frame) & FLAG_HUGE);			\
-	EXPECT_TRUE(pool_is_empty(variant->size));				\
-	EXPECT_EQ(1, frames_with(frame, self->subpages, FLAG_HWPOISON));	\
-	EXPECT_NE(0, frame_flags(frame + (tail_)) & FLAG_HWPOISON);		\
+		EXPECT_NE(0, frame_flags(self->frame) & FLAG_HUGE);		\
+	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_EQ(1, frames_with(self->frame, self->subpages, FLAG_HWPOISON));	\
+	EXPECT_NE(0, frame_flags(self->bad) & FLAG_HWPOISON);			\
 } while (0)
 
-TEST_F(poison, first_error_in_a_tail_is_kept)
+TEST_F(first_error, in_a_tail_is_kept)
 {
-	if (variant->size != POOL_2M)
-		SKIP(return, "pages of this size are not made of what has an error");
 	EXPECT_ERROR_IS_KEPT(TAIL(self->subpages));
 }
 
 /* The struct page whose copies are the tails of an optimized huge page. */
-TEST_F(poison, first_error_in_the_tail_that_is_copied_is_kept)
+TEST_F(first_error, in_the_tail_that_is_copied_is_kept)
 {
-	if (variant->size != POOL_2M)
-		SKIP(return, "pages of this size are not made of what has an error");
 	EXPECT_ERROR_IS_KEPT(ALIGNED_TAIL(page_size()) - 1);
 }
 
