@@ -894,7 +894,8 @@ def test_a_journal_of_months_is_read_as_far_as_the_boot_goes(tmp_path, monkeypat
 
 def test_whoever_interrupts_the_journal_need_not_wait_for_it(tmp_path, monkeypatch):
     journal = tmp_path / "journalctl"
-    journal.write_text(f"#!/bin/sh\nkill -INT {os.getpid()}\nexec sleep 60\n")
+    # Not before it is waited for.
+    journal.write_text(f"#!/bin/sh\nsleep 0.5\nkill -INT {os.getpid()}\nexec sleep 60\n")
     journal.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     threads = threading.active_count()
