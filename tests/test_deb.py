@@ -410,7 +410,7 @@ def test_a_kernel_whose_sources_have_changed_meanwhile_is_not_packed(compiled, s
 
 
 def test_packages_say_the_commit_at_which_the_build_began(compiled, space, monkeypatch):
-    now, packed = ["a" * 12], []
+    now = ["a" * 12]
     ensure = deb.build.ensure
 
     def commit_meanwhile(*arguments):
@@ -419,13 +419,10 @@ def test_packages_say_the_commit_at_which_the_build_began(compiled, space, monke
 
     monkeypatch.setattr(deb, "commit", lambda _: now[0])
     monkeypatch.setattr(deb.build, "ensure", commit_meanwhile)
-    monkeypatch.setattr(deb, "_pack", lambda source, *_: packed.append(source))
-    monkeypatch.setattr(deb, "_write_tools", lambda *_: None)
-    monkeypatch.setattr(deb, "_move", lambda _, work: changelog(work))
-
-    def changelog(work):
-        return (work / "source" / "debian" / "changelog").read_text()
-
+    for name in ("_pack", "_write_tools"):
+        monkeypatch.setattr(deb, name, lambda *_: None)
+    written = "source/debian/changelog"
+    monkeypatch.setattr(deb, "_move", lambda _, work: (work / written).read_text())
     assert "a" * 12 in deb.make(space, "cloud-arm64", RELEASE.number)
 
 
