@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pagewright.guest.shell import LONG_PAGE_LISTS
 from pagewright.host.workspace import Workspace
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
@@ -314,10 +315,8 @@ ONE_PERCENT = 0.01
 # A fault that reads from the disk is 54,000 instructions, and how many interrupts come
 # in between moves that by more than the dozen that the feature adds.
 COLD_NOISE = 0.03
-# The layout of the kernel's memory that chance made at boot costs some instructions, too: 70 to 80
-# for each fault, or twice that. So do interrupts. All of it only adds, so what counts is the least
-# of several boots.
-BOOTS, ROUNDS = 3, 3
+# Interrupts come in between, and they only add: what counts is the least of several rounds.
+ROUNDS = 3
 THREE_PERCENT = 0.03
 # That nothing was there before takes a load-exclusive a hundred instructions more to find out,
 # which is 3 % of such a fault.
@@ -335,8 +334,8 @@ def spent(place: Machine, kind: str, *arguments: str) -> float:
 def in_turns(place: Machine, jobs: Sequence[tuple[str, ...]], number: int) -> list[float]:
     """Run each job once, in an order that depends on the number; return what each has cost.
 
-    Pages that the run before gave back, in blocks or one by one, cost up to 3 % more or less to
-    allocate. With another order each time, no job always follows the same one.
+    What a job leaves behind may make the next one cheaper or dearer. With another order each time,
+    no job always follows the same one.
     """
     found = {job: spent(place, *job) for job in Random(number).sample(jobs, len(jobs))}
     return [found[job] for job in jobs]
@@ -352,13 +351,12 @@ def costs(
         pytest.skip("a place given by --lg-env does not count instructions")
 
     def measure(build: str, jobs: Sequence[tuple[str, ...]]) -> list[float]:
-        rounds = []
-        for _ in range(BOOTS):
-            # Ended at once: a machine that counts instructions is never idle.
-            with boot(options_for(space, build, icount=True, smp=1)) as place:
-                # The first round fills caches (pages, slabs) for the others.
-                rounds += [in_turns(place, jobs, number) for number in range(ROUNDS + 1)][1:]
-                assert place.warnings() == ""
+        # Ended at once: a machine that counts instructions is never idle.
+        with boot(options_for(space, build, icount=True, smp=1)) as place:
+            place.check(LONG_PAGE_LISTS)
+            # The first round fills caches (pages, slabs) for the others.
+            rounds = [in_turns(place, jobs, number) for number in range(ROUNDS + 1)][1:]
+            assert place.warnings() == ""
         return [min(column) for column in zip(*rounds, strict=True)]
 
     return measure
