@@ -91,6 +91,29 @@ def test_all_series_together_give_the_assembled_tree():
     assert different == []
 
 
+# What each needs comes before it; docs/upstream.md names no other limit.
+ORDERS = (
+    ("cpu-pause", "linear-map", "hugetlb-vmemmap", "percpu-local", "atomic-write-fault"),
+    ("atomic-write-fault", "percpu-local", "linear-map", "cpu-pause", "hugetlb-vmemmap"),
+)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_composed_series_apply_one_after_the_other(patches, order):
+    """A composed patch has more lines of context than its hook, and they are of the base."""
+    assert sorted(order) == sorted(feature.name for feature in FEATURES)
+    pristine = source.ensure(SPACE)
+    assembled = tree.assemble(SPACE, pristine)
+    files = sorted({name for feature in FEATURES for name in series.touched(SPACE, feature)})
+    with series.repository(SPACE, pristine, files) as path:
+        for name in order:
+            series.apply(patches(name), path)
+        different = [
+            name for name in files if (path / name).read_bytes() != (assembled / name).read_bytes()
+        ]
+    assert different == []
+
+
 def test_repository_has_what_is_asked_for_and_goes():
     files = ["mm/gup.c", "mm/is_not_there.c"]
     with series.repository(SPACE, source.ensure(SPACE), files) as path:

@@ -53,6 +53,7 @@
 #include <asm/percpu_local_layout.h>
 #include <asm/ptdump.h>
 #include <asm/sections.h>
+#include <asm/set_memory.h>
 #include <asm/tlbflush.h>
 
 #include "percpu_local.h"

@@ -61,8 +61,7 @@ void percpu_local_protect(void);
 static inline void percpu_local_protect(void) { }
 #endif
 
-/* In mmu.c and pageattr.c. */
+/* In mmu.c. */
 void write_kernel_pgd(pgd_t *pgdp, phys_addr_t phys, pgd_t pgd);
-int set_linear_map_ro(unsigned long addr, int numpages);
 
 #endif /* __ARM64_MM_PERCPU_LOCAL_H */
