@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -90,6 +91,17 @@ def assert_nothing_left(place: Machine, without: Callable[[str], str] | None = N
     left = {file: n for file, n in zip(files, place.read(*files), strict=True) if n != "0"}
     assert left == {}
     assert place.warnings(without) == ""
+
+
+@contextmanager
+def assert_no_page_leaks(place: Machine, kib: int) -> Iterator[None]:
+    """As much memory is free afterwards as was before, but for some that caches may have taken.
+
+    The counter of what is saved does not show this: a page may be lost that it counts as restored.
+    """
+    before = free_memory(place)
+    yield
+    assert before - free_memory(place) < kib
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -191,7 +203,7 @@ def test_reserved_pages_make_room_for_others(machine):
 def test_kunit_where_cpus_are_paused(machine, kunit_suites):
     """Only there can a change fail in the middle of a folio."""
     place = machine(smp=2, append=f"kunit.enable=1 kunit.filter_glob=hugetlb_* {on('pause')}")
-    kunit_suites(place, ["hugetlb_vmemmap"])
+    kunit_suites(place, ["hugetlb_vmemmap"], must_run=("half_done_folio_has_tails",))
     assert place.warnings() == ""
 
 
@@ -469,9 +481,12 @@ def test_any_cpu_is_seamless_but_for_one_pause(machine, cpu):
     place.check("echo 600 >/proc/sys/vm/nr_overcommit_hugepages")
     place.check(f"{PROGRAMS}/surplus 512", timeout=200)
     assert pauses_since() <= 512 // 64 + 1
+    changed = read(place, f"{HVO}/entries_changed")
     place.check(f"{PROGRAMS}/surplus 512", timeout=200)
-    assert pauses_since() == 0
     place.check(ALL_BACK, timeout=20)
+    assert pauses_since() == 0
+    # Each is optimized, and restored when it goes.
+    assert read(place, f"{HVO}/entries_changed") - changed == 512 * 7 * 2
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
 
@@ -556,6 +571,8 @@ def test_page_that_is_gathered_can_be_taken_offline(machine):
     )
     assert output.split() == [str(16 * LARGE.pause * 1024), "HardwareCorrupted:", "4", "kB"]
     place.check(f"{ALL_BACK}; echo 0 >/proc/sys/vm/nr_overcommit_hugepages", timeout=20)
+    # It stays out of use, so memory is left with an error; the pools are as they were.
+    assert_nothing_left(place)
 
 
 def test_a_range_that_is_free_waits_for_no_gathered_pages(machine):
@@ -660,12 +677,12 @@ def sweep(place: Machine, file: str, number: int, after: str, last: int, step: i
     return sum("=> hugetlb_vmemmap_" in trace for trace in traces)
 
 
-def whole(size: Size, mode: str, slack: int = 0) -> str:
+def whole(size: Size, mode: str) -> str:
     """A command that checks that what is saved is that of whole hugepages, at most all."""
     return (
         f"saved=$(($(cat {HVO}/bytes_saved) / 1024)); number=$(cat {size.pool}/nr_hugepages); "
         f"test $((saved % {size.freed(mode)})) = 0 && "
-        f"test $((saved / {size.freed(mode)})) -le $((number + {slack}))"
+        f"test $((saved / {size.freed(mode)})) -le $number"
     )
 
 
@@ -714,19 +731,20 @@ def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine):
     """Each try waits for RCU, and for CPUs: one for each page of a pool would take minutes."""
     place = shared_machine(memory="8G", smp=2, append=on("pause"))
     number, before = 256, read(place, f"{HVO}/not_restored")
-    assert resize(place, LARGE, number) == number
-    # They are looked at before they are tried again.
-    counts = place.check(
-        "cd /sys/kernel/debug/fail_cpu_pause; echo 0 >verbose; echo -1 >times; "
-        f"echo 100 >probability; echo 0 >{LARGE.pool}/nr_hugepages; "
-        f"cat {HVO}/not_restored {LARGE.pool}/surplus_hugepages; echo 0 >probability",
-        timeout=300,
-    )
-    tried, surplus = map(int, counts.split())
-    assert (tried - before, surplus) == (number, number)
-    # They are pages of the pool again if it is to have so many.
-    assert resize(place, LARGE, number) == number
-    assert resize(place, LARGE, 0) == 0
+    with assert_no_page_leaks(place, number * LARGE.pause // 2):
+        assert resize(place, LARGE, number) == number
+        # They are looked at before they are tried again.
+        counts = place.check(
+            "cd /sys/kernel/debug/fail_cpu_pause; echo 0 >verbose; echo -1 >times; "
+            f"echo 100 >probability; echo 0 >{LARGE.pool}/nr_hugepages; "
+            f"cat {HVO}/not_restored {LARGE.pool}/surplus_hugepages; echo 0 >probability",
+            timeout=300,
+        )
+        tried, surplus = map(int, counts.split())
+        assert (tried - before, surplus) == (number, number)
+        # They are pages of the pool again if it is to have so many.
+        assert resize(place, LARGE, number) == number
+        assert resize(place, LARGE, 0) == 0
     assert_nothing_left(place)
 
 
@@ -737,24 +755,27 @@ def test_surplus_pages_wait_for_a_pause(machine):
     number, fail = 1000, "/sys/kernel/debug/fail_cpu_pause"
     place.check(f"echo 0 >{fail}/verbose; echo -1 >{fail}/times")
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
-    # Long enough for no pause to be had.
-    gather_for_long(place)
-    tried = read(place, f"{HVO}/not_restored")
-    place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
-    # All of them are tried once, and one of them every 2 s from then on.
-    place.check("sleep 10")
-    assert 2 <= read(place, f"{HVO}/not_restored") - tried - number <= 6
-    counts = [read(place, f"{LARGE.pool}/{name}_hugepages") for name in ("nr", "surplus", "free")]
-    assert saved(place) == number * LARGE.pause
-    # One may be away, to be tried.
-    assert all(count in (number, number - 1) for count in counts), counts
-    # They are used once more, and what is reserved is not tried.
-    place.check(f"{PROGRAMS}/surplus -r -u {number - 1}", timeout=60)
-    assert saved(place) == number * LARGE.pause
+    with assert_no_page_leaks(place, number * LARGE.pause // 2):
+        # Long enough for no pause to be had.
+        gather_for_long(place)
+        tried = read(place, f"{HVO}/not_restored")
+        place.check(f"{PROGRAMS}/surplus -r -u {number}; echo 100 >{fail}/probability", timeout=60)
+        # All of them are tried once, and one of them every 2 s from then on.
+        place.check("sleep 10")
+        assert 2 <= read(place, f"{HVO}/not_restored") - tried - number <= 6
+        counts = [
+            read(place, f"{LARGE.pool}/{name}_hugepages") for name in ("nr", "surplus", "free")
+        ]
+        assert saved(place) == number * LARGE.pause
+        # One may be away, to be tried.
+        assert all(count in (number, number - 1) for count in counts), counts
+        # They are used once more, and what is reserved is not tried.
+        place.check(f"{PROGRAMS}/surplus -r -u {number - 1}", timeout=60)
+        assert saved(place) == number * LARGE.pause
 
-    place.check(f"echo 0 >{fail}/probability")
-    place.check(ALL_BACK)
-    assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
+        place.check(f"echo 0 >{fail}/probability")
+        place.check(ALL_BACK)
+        assert read(place, f"{LARGE.pool}/surplus_hugepages") == 0
     place.check("echo 0 >/proc/sys/vm/nr_overcommit_hugepages")
     assert_nothing_left(place)
 
@@ -764,6 +785,19 @@ FAIL_PAGES_OF_TASKS = (
     "cd /sys/kernel/debug/fail_page_alloc; echo 0 >verbose; echo -1 >times; echo Y >task-filter; "
     "echo N >ignore-gfp-wait; echo N >ignore-gfp-highmem; echo 0 >min-order"
 )
+
+
+def free_with_failures(percent: int) -> str:
+    """Return a command that frees the hugepages of 2 MiB while so many allocations fail.
+
+    It prints how many could not be freed, before they are tried again.
+    """
+    return (
+        f"{FAIL_PAGES_OF_TASKS}; echo {percent} >probability; "
+        f"sh -c 'echo 1 >/proc/self/make-it-fail; echo 0 >{LARGE.pool}/nr_hugepages; "
+        f"read surplus <{LARGE.pool}/surplus_hugepages; echo 0 >/proc/self/make-it-fail; "
+        "echo $surplus'; echo 0 >probability; echo N >task-filter"
+    )
 
 
 @pytest.mark.usefixtures("fault_injection")
@@ -808,18 +842,33 @@ def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine):
     place = shared_machine(memory="8G", smp=2, append=on("pause"))
     number, before = 256, read(place, f"{HVO}/not_restored")
     assert resize(place, LARGE, number) == number
-    place.check(
-        f"{FAIL_PAGES_OF_TASKS}; echo 100 >probability; "
-        f"sh -c 'echo 1 >/proc/self/make-it-fail; echo 0 >{LARGE.pool}/nr_hugepages; "
-        "echo 0 >/proc/self/make-it-fail'; "
-        "echo 0 >probability; echo N >task-filter",
-        timeout=300,
-    )
+    surplus = place.check(free_with_failures(100), timeout=300)
     assert read(place, f"{HVO}/not_restored") - before == 2 * number
-    assert read(place, f"{LARGE.pool}/surplus_hugepages") == number
+    assert int(surplus) == number
     # They are pages of the pool again if it is to have so many.
     assert resize(place, LARGE, number) == number
     assert resize(place, LARGE, 0) == 0
+    assert_nothing_left(place)
+
+
+@pytest.mark.usefixtures("fault_injection")
+@pytest.mark.parametrize("mode", MODES)
+def test_pages_that_were_had_before_one_failed_are_not_lost(shared_machine, mode):
+    """A hugepage of 2 MiB needs up to seven to be freed, and in each turn hundreds lack one."""
+    place = shared_machine(memory="8G", smp=2, append=on(mode))
+    number = 256
+
+    def turn() -> None:
+        assert resize(place, LARGE, number) == number
+        assert int(place.check(free_with_failures(40), timeout=300)) > number // 8
+        assert resize(place, LARGE, number) == number
+        assert resize(place, LARGE, 0) == 0
+
+    # What is made once, such as the entries of blocks that are split, is not lost.
+    turn()
+    with assert_no_page_leaks(place, 1024):
+        for _ in range(4):
+            turn()
     assert_nothing_left(place)
 
 
@@ -1019,12 +1068,14 @@ def test_crash_dump_is_whole(machine, kernel_overlay, mode):
         overlay=kernel_overlay("patched-4k"),
     )
     assert resize(place, LARGE, 256) == 256
+    assert saved(place) == 256 * LARGE.freed(mode)
     place.check(f"{KEXEC} -p /boot/Image maxcpus=1 reset_devices")
     address, content = place.check(f"{MARK} hold >/run/mark & sleep 1; cat /run/mark").split()
     place.start_anew("echo c >/proc/sysrq-trigger")
     assert place.check(f"{MARK} find {address} /proc/vmcore") == content
-    size = int(place.check("cat /proc/vmcore | wc -c", timeout=300))
-    assert size > 1500 << 20
+    # All of it can be read: the first kernel's memory, but for what the second one has.
+    place.check("cp /proc/vmcore /dev/null", timeout=300)
+    assert int(place.check("stat -c %s /proc/vmcore")) > 1700 << 20
     assert place.warnings() == ""
 
 
@@ -1039,15 +1090,22 @@ LARGER_PAGES = {
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("page", LARGER_PAGES)
 def test_larger_base_pages(machine, page, mode):
-    """Hugepages of each size are allocated, used, demoted and freed."""
+    """Hugepages of each size are allocated, demoted and freed."""
     place = machine(f"patched-{page}", memory="12G", smp=2, append=on(mode))
-    for size, freed in LARGER_PAGES[page].items():
-        kib = int(size[:-1]) * {"M": 1024, "G": 1024 * 1024}[size[-1]]
-        pool = f"{HUGEPAGES}/hugepages-{kib}kB"
+    sizes = [
+        Size(int(name[:-1]) * {"M": 1024, "G": 1024 * 1024}[name[-1]], *freed)
+        for name, freed in LARGER_PAGES[page].items()
+    ]
+    for smaller, size in zip([None, *sizes], sizes, strict=False):
         for _ in range(2):
-            assert place.check(f"echo 3 >{pool}/nr_hugepages; cat {pool}/nr_hugepages") == "3"
-            assert saved(place) == 3 * freed[MODES.index(mode)]
-            assert place.check(f"echo 0 >{pool}/nr_hugepages; cat {pool}/nr_hugepages") == "0"
+            assert resize(place, size, 3) == 3
+            assert saved(place) == 3 * size.freed(mode)
+            if smaller:
+                demote(place, size, smaller, 1)
+                parts = size.kib // smaller.kib
+                assert saved(place) == 2 * size.freed(mode) + parts * smaller.freed(mode)
+                assert resize(place, smaller, 0) == 0
+            assert resize(place, size, 0) == 0
             assert saved(place) == 0
     place.check("cat /proc/kpageflags /proc/kpagecount >/dev/null")
     assert place.warnings() == ""

@@ -107,6 +107,8 @@ do {										\
 										\
 	EXPECT_EQ(0, frames_with(f_, self->subpages, FLAG_HUGE));		\
 	EXPECT_EQ(1, frames_with(f_, self->subpages, FLAG_HWPOISON));		\
+	/* Others may have some in use by now, and lists of CPUs keep some. */	\
+	EXPECT_GT(frames_with(f_, self->subpages, FLAG_BUDDY), (long)self->subpages / 2);	\
 	EXPECT_EQ(FLAG_HWPOISON, frame_flags(b_) & (FLAG_HWPOISON | FLAG_BUDDY));	\
 	EXPECT_EQ(self->corrupted + (long)page_size() / 1024,			\
 		  meminfo("HardwareCorrupted"));				\
@@ -597,7 +599,7 @@ TEST_F(poison, errors_while_pages_come_and_go)
 	 */
 	off = (meminfo("HardwareCorrupted") - self->corrupted) / (long)(page_size() / 1024);
 	printf("# %ld pages are counted as bad\n", off);
-	EXPECT_LE(off, (long)(rain.errors + rain.kernels));
+	EXPECT_LE(off, (long)(rain.errors / 4 + rain.kernels));
 	dropped += blocks_of_nobody(&rain);
 	printf("# %ld blocks of 2 MiB are nobody's any more\n", dropped);
 	if (!allocator_checks_pages() || dropped < 0)
