@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -543,16 +543,20 @@ def guest_program(report_ktap: Report) -> GuestProgram:
 
 
 @pytest.fixture
-def kunit_suites(report_ktap: Report) -> Callable[[Machine, Sequence[str]], None]:
+def kunit_suites(report_ktap: Report) -> Callable[..., None]:
     """Report the results of KUnit suites that ran while a machine booted.
 
-    If all cases of all suites were skipped, so is the test.
+    If all cases of all suites were skipped, so is the test. It fails if that is so of one of the
+    suites that must run, or if a case that must run was skipped.
     """
 
-    def run(place: Machine, suites: Sequence[str]) -> None:
+    def run(place: Machine, suites: Sequence[str], must_run: Collection[str] = ()) -> None:
         results = place.read(*(f"/sys/kernel/debug/kunit/{s}/results" for s in suites))
-        some_ran = [report_ktap(text) for text in results]
-        if not any(some_ran):
+        ran = {suite for suite, text in zip(suites, results, strict=True) if report_ktap(text)}
+        for text in results:
+            ran |= set(re.findall(r"^ +ok \d+ (\w+)$", text, re.MULTILINE))
+        assert set(must_run) <= ran
+        if ran.isdisjoint(suites):
             assert place.warnings() == ""
             skip()
 

@@ -49,7 +49,7 @@ def test_kunit(machine, kunit_suites, memory):
     guest = machine(
         "patched-4k", smp=2, memory=memory, append="kunit.enable=1 hugetlb_free_vmemmap=on"
     )
-    kunit_suites(guest, SUITES)
+    kunit_suites(guest, SUITES, must_run=SUITES)
     assert guest.warnings() == ""
 
 
@@ -119,7 +119,10 @@ def test_an_overflow_of_the_stack_is_told_with_all_features(machine):
 
 @pytest.mark.full
 def test_nothing_leaks(machine, kunit_suites):
-    """What neither is freed nor can be reached any more is reported by kmemleak."""
+    """What neither is freed nor can be reached any more is reported by kmemleak.
+
+    It knows what comes from slab and vmalloc; pages of the page allocator it does not know.
+    """
     append = "kunit.enable=1 kmemleak=on hugetlb_free_vmemmap=on"
     guest = machine("checked-4k", smp=2, memory="2G", append=append)
     kunit_suites(guest, SUITES + DEBUG_SUITES)

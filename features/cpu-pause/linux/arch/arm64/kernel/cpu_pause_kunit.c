@@ -418,25 +418,36 @@ static void pauses_and_cpu_hotplug_get_along(struct kunit *test)
 #endif
 
 /*
- * For tests of a CPU that cannot be interrupted, not even by a pseudo-NMI: one keeps
- * everything masked until told, or for about as many milliseconds as are asked for.
+ * For tests of a CPU that cannot be interrupted: one keeps interrupts masked, and pseudo-NMIs
+ * with them unless it is to hear those, until told, or for about as many milliseconds as are
+ * asked for.
  */
 struct deafness {
 	unsigned int ms;
+	bool hears_nmis;
 	bool began;
 	bool over;
+	bool ended;
 };
 
 static void be_deaf(void *arg)
 {
 	struct deafness *deafness = arg;
-	unsigned long flags = local_daif_save();
+	unsigned long flags;
 	unsigned int ms;
 
+	if (deafness->hears_nmis)
+		local_irq_save(flags);
+	else
+		flags = local_daif_save();
 	WRITE_ONCE(deafness->began, true);
 	for (ms = 0; ms < deafness->ms && !READ_ONCE(deafness->over); ms++)
 		mdelay(1);
-	local_daif_restore(flags);
+	WRITE_ONCE(deafness->ended, true);
+	if (deafness->hears_nmis)
+		local_irq_restore(flags);
+	else
+		local_daif_restore(flags);
 }
 
 /* Any but this one. */
@@ -464,10 +475,10 @@ static void stop_being_deaf(void *arg)
  * That CPU is busy before. So when this one is idle it leaves the timers that any CPU may
  * serve to the other, which serves none: msleep() would take until something else happens.
  */
-static void have_a_deaf_cpu(struct kunit *test, struct deafness *deafness)
+static void have_a_deaf_cpu(struct kunit *test, struct deafness *deafness, bool hears_nmis)
 {
 	start_counters(test, raw_smp_processor_id());
-	*deafness = (struct deafness){ .ms = 5000 };
+	*deafness = (struct deafness){ .ms = 5000, .hears_nmis = hears_nmis };
 	KUNIT_ASSERT_EQ(test, kunit_add_action(test, stop_being_deaf, deafness), 0);
 	KUNIT_ASSERT_EQ(test, make_another_deaf(deafness), 0);
 	while (!READ_ONCE(deafness->began))
@@ -486,7 +497,7 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 		kunit_skip(test, "there is no CPU that could be deaf");
 
 	migrate_disable();
-	have_a_deaf_cpu(test, &deafness);
+	have_a_deaf_cpu(test, &deafness, false);
 
 	/* It fails after some tries, while that CPU is deaf still. */
 	asked = ktime_get_ns();
@@ -509,6 +520,26 @@ static void a_pause_fails_if_a_cpu_does_not_stop(struct kunit *test)
 
 	/* A moment later all is well again. */
 	KUNIT_EXPECT_TRUE(test, pause_at_last(watch_others, &watch, NULL));
+}
+
+/* Pseudo-NMIs are what reaches a CPU whose interrupts are off, and a pause is asked for by one. */
+static void a_pause_stops_a_cpu_with_interrupts_off(struct kunit *test)
+{
+	static struct deafness deafness;
+	struct watch watch = { };
+
+	if (!system_uses_irq_prio_masking())
+		kunit_skip(test, "there are no pseudo-NMIs");
+	if (num_online_cpus() == 1)
+		kunit_skip(test, "there is no CPU whose interrupts could be off");
+
+	migrate_disable();
+	have_a_deaf_cpu(test, &deafness, true);
+	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, NULL), 0);
+	KUNIT_EXPECT_EQ(test, watch.calls, 1);
+	KUNIT_EXPECT_FALSE(test, READ_ONCE(deafness.ended));
+	stop_being_deaf(&deafness);
+	migrate_enable();
 }
 
 /* Who holds locks gets an answer at once, and takes nothing from those who cannot do without. */
@@ -541,7 +572,7 @@ static void a_try_does_not_sleep(struct kunit *test)
 		return;
 
 	migrate_disable();
-	have_a_deaf_cpu(test, &deafness);
+	have_a_deaf_cpu(test, &deafness, false);
 
 	/* One try, and none for 4 ms after it, which may pass meanwhile on a busy host. */
 	stats = (struct cpu_pause_stats){ };
@@ -580,7 +611,7 @@ static void a_try_that_fails_leaves_others_theirs(struct kunit *test)
 		kunit_skip(test, "there is no CPU that could be deaf");
 
 	migrate_disable();
-	have_a_deaf_cpu(test, &deafness);
+	have_a_deaf_cpu(test, &deafness, false);
 	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, NULL), -EBUSY);
 
 	cpu_pause_sleep(260 * NSEC_PER_MSEC);
@@ -625,6 +656,7 @@ static struct kunit_case cpu_pause_cases[] = {
 	KUNIT_CASE_SLOW(pauses_and_cpu_hotplug_get_along),
 #endif
 	KUNIT_CASE_SLOW(a_pause_fails_if_a_cpu_does_not_stop),
+	KUNIT_CASE(a_pause_stops_a_cpu_with_interrupts_off),
 	KUNIT_CASE_SLOW(a_try_does_not_sleep),
 	KUNIT_CASE_SLOW(a_try_that_fails_leaves_others_theirs),
 	{}
