@@ -21,7 +21,7 @@ from pagewright.cli import guest, main
 from pagewright.host import workspace
 from pagewright.host.run import run
 from pagewright.kernel import hooks, recipes
-from pagewright.results import experiment
+from pagewright.results import experiment, measure, record
 
 SPACE = workspace.find()
 DOCUMENTS = [
@@ -141,6 +141,51 @@ def test_a_command_can_be_typed(file, words):
         names = {"--part": {part.name for part in parts}, "--side": sides}
         for option, value in itertools.pairwise(words):
             assert option not in names or value in names[option] or value.isupper(), value
+
+
+def benches() -> Iterator[tuple[str, measure.Choice, str]]:
+    """Yield the experiment, the choice and the rest of each row that says what prints a figure."""
+    section = documents.section("benchmarks.md", "Which command prints which figure")
+    for row in re.findall(r"^\| (?!figures|---).* \| (`pagewright bench .*) \|$", section, re.M):
+        [_, command, rest] = row.split("`", 2)
+        name, *words = shlex.split(command.removeprefix("pagewright bench"))
+        if "--show" in words:
+            continue
+        given: dict[str, list[str]] = {"--part": [], "--side": [], "--runs": []}
+        for option, value in zip(words[::2], words[1::2], strict=True):
+            given[option].append(value)
+        runs = int(given["--runs"][0]) if given["--runs"] else 0
+        yield name, measure.Choice(False, given["--part"], given["--side"], runs), rest
+
+
+def planned(name: str, choice: measure.Choice) -> list[measure.Run]:
+    return measure.plan(experiment.load(SPACE, name), measure.base_and_patched(), choice)
+
+
+def test_commands_that_print_figures_take_as_many_boots_as_is_said():
+    rows = list(benches())
+    assert len(rows) > 10
+    for name, choice, rest in rows:
+        said = re.match(r", (\d+) boots?\b", rest)
+        assert said, (name, choice.parts, rest)
+        assert len(planned(name, choice)) == int(said[1]), (name, choice.parts)
+
+
+@pytest.mark.parametrize("name", record.read(SPACE))
+def test_commands_that_print_figures_run_as_often_as_what_is_recorded(name):
+    """Each side of the recorded parts, so that a difference has the error that is published."""
+    report = record.read(SPACE)[name]
+    often: dict[str, int] = {}
+    for _, choice, _ in (row for row in benches() if row[0] == name):
+        for one in planned(name, choice):
+            if one.part.name in report.parts:
+                often[one.side.label] = max(often.get(one.side.label, 0), one.total)
+    recorded: dict[str, int] = {}
+    for figure in report.figures:
+        for label, values in figure.runs.items():
+            recorded[label] = max(recorded.get(label, 0), len(values))
+    # A part that no document has a figure of is in no command.
+    assert recorded == {label: often.get(label, number) for label, number in recorded.items()}
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: str(file.relative_to(SPACE.root)))
