@@ -106,6 +106,18 @@ def test_files_of_sysfs():
     assert {name: cells[0] for name, cells in rows("sysfs", 3).items()} == declared
 
 
+def test_files_of_sysfs_are_in_the_abi_documents():
+    """That of its folder says of each file whether it can be written."""
+    described = {}
+    for file in (SPACE.root / "features").glob("*/linux/Documentation/ABI/testing/*"):
+        text = file.read_text()
+        [folder] = re.findall(r"^What:\t+(/\S+)/$", text, re.MULTILINE)
+        for name, body in re.findall(r"^\t\t(\w+):((?:.+\n)+)", text, re.MULTILINE):
+            [access] = re.findall(r"\((RO|RW)\)$", body, re.MULTILINE)
+            described[f"{folder}/{name}"] = {"RO": "read", "RW": "read, write"}[access]
+    assert {name: cells[0] for name, cells in rows("sysfs", 3).items()} == described
+
+
 def feature_of(file: Path) -> str:
     """Return the feature that a file belongs to."""
     return file.relative_to(SPACE.root / "features").parts[0]
@@ -146,6 +158,8 @@ def test_files_of_debugfs():
     documented = rows("debugfs", 3)
     assert documented.keys() == declared | access.keys()
     assert {name: documented[name][0] for name in access} == access
+    of_no_symbol = [name for name, (_, said) in documented.items() if "`" not in said]
+    assert of_no_symbol == [], "none of them is in every kernel"
 
 
 def test_ways_to_die():
