@@ -125,15 +125,17 @@ def test_a_series_goes_into_a_kernel_and_out_of_it_as_the_page_says(tmp_path, mo
         for file in pristine.path.iterdir():
             if not (path / file.name).exists():
                 (path / file.name).symlink_to(file)
-        base, checks, formats, asks, rebases = onto.splitlines()
-        assert base.startswith("base=...")
+        base, rebases, checks, formats, asks = onto.splitlines()
+        assert run(["sh", "-e", "-c", f"{base}\ngit rev-parse $base"], cwd=path)
         # The last ones are enough. What checkpatch says of them is the matter of another test.
         given = "base=HEAD~2"
+        run(["sh", "-e", "-c", f"{given}\n{rebases}"], cwd=path)
         said = run(["sh", "-c", f"{given}\n{checks}"], cwd=path, check=False)
         assert said.count("total: ") == 2, said[-3000:]
-        script = "\n".join([given, formats, asks, rebases])
+        script = "\n".join([given, formats, asks])
         assert "linux-arm-kernel@lists.infradead.org" in run(["sh", "-e", "-c", script], cwd=path)
-        assert len(list((path / "patches").glob("*.patch"))) == 2
+        # And the cover letter.
+        assert len(list((path / "patches").glob("*.patch"))) == 2 + 1
     calls = (tmp_path / "made").read_text().splitlines()
     assert len(calls) == 2
     assert all(call.endswith(" Image") for call in calls)
