@@ -65,6 +65,7 @@ EXPERIMENT = Experiment(
 """
 TABLE = """| faults | {{ figure("counts", "touch").values.base | short }} |
 {{ percent(figure("counts", "touch"), "patched", "base") }}
+{{ command() }}: {{ origin() }}
 """
 README = """# Title
 
@@ -128,7 +129,12 @@ def space(tmp_path: Path) -> Workspace:
 
 
 def measured(
-    space: Workspace, part: str, quick: bool = False, runs: int = 2, commit: str = "abc"
+    space: Workspace,
+    part: str,
+    quick: bool = False,
+    runs: int = 2,
+    commit: str = "abc",
+    work: str = "touch",
 ) -> None:
     """Write the journal of a bench of one part."""
     journal = Journal(space.out / "bench" / "sample.jsonl")
@@ -136,7 +142,7 @@ def measured(
     for number in range(1, runs + 1):
         for side in base_and_patched():
             n = {"base": 1000, "patched": 500}[side.label] + number
-            works = {"touch": [{"n": str(n)}]}
+            works = {work: [{"n": str(n)}]}
             entry = Entry(
                 "sample", part, side, number, quick, conditions, {"smp": 2}, commit, "2026", works
             )
@@ -250,7 +256,7 @@ def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
     figures = data["sample"]["figures"]
     assert figures[0]["runs"] == {"base": [1001.0, 1002.0], "patched": [501.0, 502.0]}
     readme = (space.root / "README.md").read_text()
-    assert "table -->\n| faults | 1,002 |\n-49.9 ± 0.1 %\n<!-- end" in readme
+    assert "table -->\n| faults | 1,002 |\n-49.9 ± 0.1 %\npagewright" in readme
     assert readme.endswith("<!-- end of figures -->\n\nText.\n")
     # A second time there is nothing to write; small sizes are never recorded.
     shutil.rmtree(space.out / "bench")
@@ -284,6 +290,44 @@ def test_what_would_spoil_the_record_is_left_out_and_named(space, monkeypatch):
     measured(space, "small", runs=1)
     assert "sample is not recorded: wide: base; patched would be lost" in recorded()
     assert record.path(space).read_text() == before
+
+
+def test_a_table_tells_the_origin_of_its_own_figures(space):
+    """Other parts may have been run more often, or at other commits."""
+    file = space.root / "bench" / "sample.py"
+    file.write_text(
+        SAMPLE.replace("WORKS)]", "[Work('wide', 'true')])]").replace(
+            'Quantity("counts"', 'Quantity("wide" if work == "wide" else "counts"'
+        )
+    )
+    measured(space, "small", runs=3, commit="abc")
+    measured(space, "wide", runs=1, commit="def", work="wide")
+
+    def last_line() -> str:
+        made = chapters.measured_here(space, load(space, "sample"))
+        assert made
+        assert made.commit == "abc, def"
+        return record.table(space, made).splitlines()[-1]
+
+    assert last_line() == (
+        "pagewright bench sample --part small --runs 3: "
+        "3 boots of each side, QEMU 10, linux 6.12.1-1, commit abc"
+    )
+    template = space.root / "bench" / "sample.md.j2"
+    template.write_text(template.read_text().replace('"counts", "touch"', '"wide", "wide"'))
+    assert last_line() == (
+        "pagewright bench sample --part wide: "
+        "1 boot of each side, QEMU 10, linux 6.12.1-1, commit def"
+    )
+    template.write_text(
+        '{% if figure("counts", "touch") %}'
+        + TABLE.replace('"counts", "touch"', '"wide", "wide"')
+        + "{% endif %}"
+    )
+    assert last_line() == (
+        "pagewright bench sample --runs 3: "
+        "1 to 3 boots of each side, QEMU 10, linux 6.12.1-1, commit abc, def"
+    )
 
 
 def test_a_table_that_cannot_be_made_changes_nothing(space):
@@ -331,7 +375,7 @@ def test_a_template_makes_the_table_that_the_readme_has(name, monkeypatch):
     experiment = load(SPACE, name)
     labels = [run.side.label for run in plan(experiment, base_and_patched(), Choice())]
     runs = {label: [1.0] for label in labels}
-    made = Report(name, "", "", "", False, "", "", "", "", [])
+    made = Report(name, "", "", "", False, "", "", "", [])
     monkeypatch.setattr(Report, "find", lambda self, group, row: Figure(group, row, "", runs))
     readme = (SPACE.root / "README.md").read_text()
     [block] = re.findall(rf"<!-- figures of {name}: .*?-->\n(.*?)<!-- end", readme, re.DOTALL)
@@ -348,6 +392,11 @@ def test_recorded_figures_are_in_full_of_a_known_commit_and_read_back():
         assert one.experiment == name
         assert not one.quick
         assert "+" not in one.commit, f"{name} was measured with changes"
+        assert all(one.commits.values())
+        assert one.commits.keys() == one.parts.keys()
+        for figure in one.figures:
+            assert figure.parts
+            assert figure.runs.keys() <= {side for part in figure.parts for side in one.parts[part]}
         assert Report.read(json.loads(json.dumps(asdict(one)))) == one
 
 

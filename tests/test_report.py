@@ -40,13 +40,13 @@ def sample() -> Report:
         "A <title>",
         "pagewright bench x",
         False,
-        "abc",
         "6.12.1",
         "QEMU 10",
         "smp=1",
         sides,
     )
     made.figures = figures
+    made.commits = {"part": ["abc"]}
     return made
 
 

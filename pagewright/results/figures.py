@@ -22,12 +22,14 @@ class Figure:
         name: the row.
         unit: what is counted.
         runs: by a side's label, a number for each run: the median of the run's rounds.
+        parts: the names of the parts of the experiment that these runs are of.
     """
 
     group: str
     name: str
     unit: str
     runs: dict[str, list[float]]
+    parts: list[str] = field(default_factory=list)
 
     @property
     def values(self) -> dict[str, float]:
@@ -45,7 +47,6 @@ class Report:
         title: one line.
         command: what prints these figures.
         quick: they have the sizes of --quick.
-        commit: the repository's; several if runs were made at several ones.
         kernel: the kernels' version.
         emulator: the emulator's, or the place of a lab.
         machine: the machines' options.
@@ -53,6 +54,7 @@ class Report:
         yardstick: the side that others are compared with, where a table has it.
         figures: table by table.
         parts: by the name of a part, the labels of the sides that it was run on.
+        commits: by the name of a part, the repository's commits that its runs were made at.
         time: when the last run ended, in UTC.
     """
 
@@ -61,7 +63,6 @@ class Report:
     title: str
     command: str
     quick: bool
-    commit: str
     kernel: str
     emulator: str
     machine: str
@@ -69,7 +70,13 @@ class Report:
     yardstick: str = ""
     figures: list[Figure] = field(default_factory=list)
     parts: dict[str, list[str]] = field(default_factory=dict)
+    commits: dict[str, list[str]] = field(default_factory=dict)
     time: str = ""
+
+    @property
+    def commit(self) -> str:
+        """The commits of all runs."""
+        return _each(commit for commits in self.commits.values() for commit in commits)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Report:
@@ -86,7 +93,7 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON, with every run's number and the means."""
-        data = asdict(self)
+        data = asdict(self) | {"commit": self.commit}
         for figure, entry in zip(self.figures, data["figures"], strict=True):
             entry["values"] = figure.values
         return json.dumps(data, indent=1) + "\n"
@@ -111,33 +118,31 @@ def report(experiment: Experiment, entries: Sequence[Entry], command: str) -> Re
         experiment.title,
         command,
         any(entry.quick for entry in entries),
-        _each(entry.commit for entry in entries),
         _each(entry.conditions.kernel for entry in entries),
         _each(_where(entry) for entry in entries),
         _each((_machine(entry) for entry in entries), "; "),
         [sides[label] for label in labels],
         experiment.yardstick,
         _figures(experiment, entries, labels),
-        _parts(entries),
+        _by_part((entry.part, entry.side.label) for entry in entries),
+        _by_part((entry.part, entry.commit) for entry in entries),
         max((entry.time for entry in entries), default=""),
     )
 
 
-def runs_of(report: Report) -> str:
-    """Say of how many runs the figures of a report are, each side and figure by itself."""
-    numbers = {len(runs) for figure in report.figures for runs in figure.runs.values()} or {0}
+def runs_of(figures: Iterable[Figure]) -> str:
+    """Say of how many runs figures are, each side and figure by itself."""
+    numbers = {len(runs) for figure in figures for runs in figure.runs.values()} or {0}
     least, most = min(numbers), max(numbers)
     text = str(most) if least == most else f"{least} to {most}"
     return f"{text} {'boot' if most == 1 else 'boots'} of each side"
 
 
-def _parts(entries: Sequence[Entry]) -> dict[str, list[str]]:
-    """Return the labels of the sides that each part was run on."""
+def _by_part(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Collect what is said of each part, once, of pairs of a part's name and something of it."""
     parts: dict[str, list[str]] = {}
-    for entry in entries:
-        labels = parts.setdefault(entry.part, [])
-        if entry.side.label not in labels:
-            labels.append(entry.side.label)
+    for part, text in dict.fromkeys(pairs):
+        parts.setdefault(part, []).append(text)
     return parts
 
 
@@ -145,12 +150,20 @@ def _figures(experiment: Experiment, entries: Sequence[Entry], labels: list[str]
     """Put the numbers of all rounds and runs together, table by table."""
     # Tables, rows, sides and runs in the order in which they are named first.
     tables: dict[str, dict[tuple[str, str], dict[str, list[float]]]] = {}
+    parts: dict[tuple[str, ...], dict[str, None]] = {}
     for entry in entries:
         for (group, *row), numbers in _numbers(experiment, entry).items():
             sides = tables.setdefault(group, {}).setdefault((row[0], row[1]), {})
             sides.setdefault(entry.side.label, []).append(median(numbers))
+            parts.setdefault((group, *row), {})[entry.part] = None
     return [
-        Figure(group, name, unit, {label: runs[label] for label in labels if label in runs})
+        Figure(
+            group,
+            name,
+            unit,
+            {label: runs[label] for label in labels if label in runs},
+            list(parts[group, name, unit]),
+        )
         for group, rows in tables.items()
         for (name, unit), runs in rows.items()
     ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from jinja2.exceptions import TemplateError
 from pagewright.host.errors import MeasureError
 from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
-from pagewright.results.experiment import table_template
+from pagewright.results.experiment import Experiment, load, table_template
 from pagewright.results.figures import Figure, Report, runs_of
+from pagewright.results.plan import Choice
 from pagewright.results.statistics import difference, grouped, whole, without_sign_of_zero
 
 _BEGIN = "<!-- figures of {name}: `pagewright report --record` writes this table -->"
@@ -113,6 +115,7 @@ def table(space: Workspace, report: Report) -> str:
         MeasureError: there is no template, or it asks for a figure that is not there.
     """
     file = table_template(space, report.experiment)
+    used: list[Figure] = []
 
     def figure(group: str, name: str) -> Figure:
         found = report.find(group, name)
@@ -121,6 +124,7 @@ def table(space: Workspace, report: Report) -> str:
                 f"{file.name} asks for {name!r} of {group!r}, which was not measured",
                 f"`pagewright bench {report.experiment} --resume` measures what is missing",
             )
+        used.append(found)
         return found
 
     # What is made is Markdown, in which nothing is to be escaped.
@@ -128,7 +132,13 @@ def table(space: Workspace, report: Report) -> str:
     environment.filters |= {"short": short, "whole": whole}
     try:
         template = environment.from_string(file.read_text())
-        return template.render(figure=figure, percent=percent, origin=origin(report))
+        return template.render(
+            figure=figure,
+            percent=percent,
+            # These are called at the end of a table, when it has all its figures.
+            command=lambda: command(load(space, report.experiment), used),
+            origin=lambda: origin(report, used),
+        )
     except (OSError, TemplateError, LookupError, TypeError) as error:
         raise MeasureError(
             f"the table of {report.experiment} cannot be made: {error}",
@@ -136,9 +146,30 @@ def table(space: Workspace, report: Report) -> str:
         ) from error
 
 
-def origin(report: Report) -> str:
-    """Say in a line how often figures were measured, and on what."""
-    return f"{runs_of(report)}, {report.emulator}, linux {report.kernel}, commit {report.commit}"
+def command(experiment: Experiment, figures: Sequence[Figure]) -> str:
+    """Return the command that measures some figures of an experiment, and no other part of it."""
+    parts = {part.name: part.runs for part in experiment.parts(False)}
+    named = [name for name in parts if any(name in figure.parts for figure in figures)]
+    most = max((len(runs) for figure in figures for runs in figure.runs.values()), default=0)
+    usual = max((parts[name] for name in named), default=0)
+    choice = Choice(
+        parts=named if len(named) < len(parts) else (), runs=most if most != usual else 0
+    )
+    return choice.command(experiment)
+
+
+def origin(report: Report, figures: Sequence[Figure]) -> str:
+    """Say in a line how often some figures of a report were measured, and on what."""
+    commits = [
+        commit
+        for part, commits in report.commits.items()
+        if any(part in figure.parts for figure in figures)
+        for commit in commits
+    ]
+    return (
+        f"{runs_of(figures)}, {report.emulator}, linux {report.kernel}, "
+        f"commit {', '.join(dict.fromkeys(commits))}"
+    )
 
 
 def short(value: float) -> str:

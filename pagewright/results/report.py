@@ -108,7 +108,7 @@ def origin(report: Report) -> str:
     size = "quick: small sizes and few runs, " if report.quick else ""
     machine = f" ({report.machine})" if report.machine else ""
     return (
-        f"{size}{runs_of(report)}, linux {report.kernel}, {report.emulator}{machine}, "
+        f"{size}{runs_of(report.figures)}, linux {report.kernel}, {report.emulator}{machine}, "
         f"commit {report.commit}; `{report.command}` prints these figures"
     )
 
