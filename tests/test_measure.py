@@ -328,6 +328,30 @@ def test_what_is_shown_is_of_one_image(tmp_path, capsys, changed):
     }
 
 
+@pytest.mark.parametrize("changed", ["kernel", "emulator", "guest"])
+def test_sides_that_cannot_be_compared_are_left_out_and_named(tmp_path, capsys, changed):
+    """One of them was measured again, on an emulator or with packages that are newer."""
+    file = tmp_path / "x.jsonl"
+    run(Faked(), Choice(parts=["first", "third"]), Journal(file))
+    newer = Faked(conditions_of=replace(CONDITIONS, **{changed: "other"}))
+    run(newer, Choice(parts=["first"], sides=["patched"]), Journal(file))
+    capsys.readouterr()
+    shown = measure.shown(EXPERIMENT, file, SIDES, Choice())
+    assert shown.parts == {"first": ["patched"], "third": ["base", "patched", "third"]}
+    assert "left out: x, first, base: it was measured with another" in capsys.readouterr().err
+    run(newer, Choice(parts=["first"]), Journal(file))
+    shown = measure.shown(EXPERIMENT, file, SIDES, Choice(parts=["first"]))
+    assert shown.parts == {"first": ["base", "patched"]}
+
+
+def test_the_kernels_of_a_place_are_compared_although_each_has_its_own_name(tmp_path):
+    file = tmp_path / "x.jsonl"
+    for side in ("base", "patched"):
+        runner = Faked("board", conditions_of=replace(CONDITIONS, kernel=side, place="board"))
+        run(runner, Choice(parts=["first"], sides=[side]), Journal(file))
+    assert measure.shown(EXPERIMENT, file, SIDES, Choice()).parts == {"first": ["base", "patched"]}
+
+
 def test_another_command_is_another_condition(tmp_path, capsys):
     """Works that are not in all runs are none: those of early runs are compared with each other."""
     file = tmp_path / "x.jsonl"
@@ -396,9 +420,19 @@ def test_all_kernels_are_built_before_the_first_run():
 
 
 def test_the_commit_of_a_run_is_the_one_that_its_bench_began_with(monkeypatch, tmp_path):
-    commits = iter(["abc", "def", "def"])
+    runner = Faked()
+    monkeypatch.setattr(measure, "commit", lambda space: "def" if runner.done else "abc")
+    assert run(runner, Choice(parts=["first"], runs=1)).commit == "abc"
+
+
+def test_what_changes_while_kernels_are_built_ends_a_bench_before_its_first_run(monkeypatch):
+    """The first kernel would be of one commit and the second one of another."""
+    commits = iter(["abc", "def"])
     monkeypatch.setattr(measure, "commit", lambda space: next(commits))
-    assert run(Faked(), Choice(parts=["first"], runs=1)).commit == "abc"
+    runner = Faked()
+    with pytest.raises(MeasureError, match="commit abc became def while the kernels of x"):
+        run(runner, Choice(parts=["first"]))
+    assert runner.done == []
 
 
 def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
@@ -655,6 +689,36 @@ def test_the_file_stays_where_it_is_until_there_is_a_run_to_be_written(bench, tm
     # What --resume goes on with is the new file.
     assert "x.1.jsonl" in said
     assert "--resume" not in said
+
+
+def test_all_experiments_are_tried_on_a_place_that_can_run_some(bench, monkeypatch):
+    """The first one is not, and nothing is there to be printed of it."""
+
+    class Some(Faked):
+        """Can run what a set of parts has."""
+
+        parts = ("second",)
+
+        def left_out(self, part, side):
+            return "" if part.name in self.parts else "the place does not have it"
+
+    def load(space, name):
+        wanted = "second" if name == "two" else "first"
+        kept = [part for part in parts(False) if part.name == wanted]
+        return replace(EXPERIMENT, name=name, parts=lambda quick: kept)
+
+    monkeypatch.setattr(catalogue, "experiments", lambda space: ["one", "two", "three"])
+    monkeypatch.setattr(catalogue, "load", load)
+    runner = Some()
+    said = bench(runner)
+    assert runner.done == [("second", "third", 1)]
+    assert "nothing of one can be run here\n" in said
+    assert "nothing of three can be run here\n" in said
+    with pytest.raises(MeasureError, match="nothing of one"):
+        bench(runner, "one")
+    runner.parts = ()
+    with pytest.raises(MeasureError, match="nothing of any experiment"):
+        bench(runner)
 
 
 def test_a_wrong_part_leaves_the_file_where_it_is(bench, tmp_path):

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from pagewright.cli.options import check_place
 from pagewright.host import workspace
-from pagewright.host.errors import PagewrightError
+from pagewright.host.errors import NothingToMeasureError, PagewrightError
 from pagewright.host.lock import lock
 from pagewright.host.progress import say
 from pagewright.host.workspace import Workspace
@@ -117,12 +117,20 @@ def bench(
         # The widest tables fit, and no number is broken in two.
         console = Console(width=COLUMNS)
     choice = Choice(quick, part or (), side or (), runs or 0)
+    measured = False
     for experiment in [catalogue.load(space, one) for one in names]:
         file = space.out / "bench" / f"{experiment.name}.jsonl"
         if show:
             figures = _show(experiment, file, choice)
         else:
-            figures = _measure(space, experiment, file, choice, resume, lg_env)
+            try:
+                figures = _measure(space, experiment, file, choice, resume, lg_env)
+            except NothingToMeasureError as error:
+                if name:
+                    raise
+                say(error.what)
+                continue
+        measured = True
         report.print_tables(figures, console)
         if json:
             json.write_text(figures.to_json())
@@ -130,6 +138,8 @@ def bench(
             html.write_text(pages.to_html(figures))
         if svg:
             svg.write_text(plots.plot(figures, select))
+    if not measured:
+        raise NothingToMeasureError("nothing of any experiment can be run here")
 
 
 def _show(experiment: Experiment, file: Path, choice: Choice) -> Report:

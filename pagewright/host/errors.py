@@ -66,3 +66,7 @@ class CommandFailedError(MachineError):
 
 class MeasureError(PagewrightError):
     """An experiment could not be run, or did not print what its figures are made of."""
+
+
+class NothingToMeasureError(MeasureError):
+    """Nothing of an experiment can be run where it was to be run."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pagewright.host.errors import MeasureError
+from pagewright.host.errors import MeasureError, NothingToMeasureError
 from pagewright.host.progress import say
 from pagewright.host.repository import commit
 from pagewright.host.workspace import Workspace
@@ -66,9 +66,10 @@ def measure(
         runner: where to run it; QEMU by default.
 
     Raises:
+        NothingToMeasureError: nothing of it can be run here.
         PagewrightError: there is no such part or side; a build, a boot or a piece of work
             failed; the kernel complained while it was measured, or was built anew meanwhile;
-            nothing of it can be run here.
+            the repository changed while kernels were built.
     """
     choice = choice or Choice()
     journal = journal or Journal()
@@ -77,6 +78,12 @@ def measure(
     began_at = commit(space)
     # All kernels are built before the first run: what is edited from now on is in none of them.
     wanted = [_entry(experiment, choice, runner, one) for one in runs]
+    if (now_at := commit(space)) != began_at:
+        raise MeasureError(
+            f"commit {began_at} became {now_at} while the kernels of {experiment.name} were built, "
+            "and they may be of either",
+            "start the bench again; what is built already is not built again",
+        )
     entries = []
     kept = 0
     for one, described in zip(runs, wanted, strict=True):
@@ -131,7 +138,8 @@ def shown(experiment: Experiment, path: Path, sides: Sequence[Side], choice: Cho
     They are those that the last run in the file goes with: quick or not, and on the same
     place. Of a part and a side, only those count that were made under the conditions of the
     last one, so that no figure is of two kernels; of a run that is there several times, the
-    last one.
+    last one. A side counts only if it was measured in the same circumstances as the last run of
+    its part, so that a difference of two sides is that of what they are compared for.
 
     Args:
         experiment: whose file it is.
@@ -176,6 +184,7 @@ def shown(experiment: Experiment, path: Path, sides: Sequence[Side], choice: Cho
             f"{others} of {len(chosen)} runs of {experiment.name} are left out: another kernel, "
             "guest, machine or command has been measured since"
         )
+    current = _in_last_circumstances(experiment, current)
     last = {
         (names.index(entry.part), entry.run, labels.index(entry.side.label)): entry
         for entry in current
@@ -208,6 +217,30 @@ def _under_last_conditions(entries: Sequence[Entry]) -> list[Entry]:
     ]
 
 
+def _in_last_circumstances(experiment: Experiment, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the runs of sides that can be compared with the last run of their part.
+
+    The kernels of two sides may differ, but not the version of the source that they are made of,
+    nor the emulator and the guest. Each other side is named.
+    """
+
+    def circumstances(entry: Entry) -> tuple[str, ...]:
+        conditions = entry.conditions
+        # What a place says of its kernel, such as when it was built, is another for each build.
+        kernel = "" if conditions.place else conditions.kernel
+        return kernel, conditions.emulator, conditions.guest
+
+    last = {entry.part: entry for entry in entries}
+    kept = [entry for entry in entries if circumstances(entry) == circumstances(last[entry.part])]
+    gone = [(entry.part, entry.side.label) for entry in entries if entry not in kept]
+    for part, side in dict.fromkeys(gone):
+        say(
+            f"left out: {experiment.name}, {part}, {side}: it was measured with another kernel "
+            f"version, emulator or guest than {last[part].side.label}"
+        )
+    return kept
+
+
 def _possible(experiment: Experiment, runs: list[Run], runner: Runner) -> list[Run]:
     """Return the runs that can be done; say of each other part and side why it cannot."""
     reasons: dict[tuple[str, str], str] = {}
@@ -219,7 +252,7 @@ def _possible(experiment: Experiment, runs: list[Run], runner: Runner) -> list[R
                 say(f"left out: {experiment.name}, {key[0]}, {key[1]}: {reasons[key]}")
     kept = [one for one in runs if not reasons[one.part.name, one.side.label]]
     if not kept:
-        raise MeasureError(f"nothing of {experiment.name} can be run here")
+        raise NothingToMeasureError(f"nothing of {experiment.name} can be run here")
     return kept
 
 
