@@ -214,6 +214,26 @@ def test_refresh_writes_an_edit_back_with_its_message(space, pristine):
     assert "LINE FIVE\n" in (path / "main.c").read_text()
 
 
+def test_a_refresh_that_was_interrupted_while_it_searched_has_refreshed(
+    space, pristine, monkeypatch
+):
+    """What is edited elsewhere in the tree is still found by the next search."""
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    path = tree.assemble(space, pristine)
+    (path / "main.c").write_text((path / "main.c").read_text().replace("LINE 5", "Line five"))
+    (path / "other.c").write_text("edited\n")
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(tree, "_search", interrupted)
+        tree.refresh(space, pristine)
+    assert "+Line five" in (space.hooks("one") / "0001.patch").read_text()
+    assert tree.assemble(space, pristine) == path
+    assert list(state(space).edited) == ["other.c"]
+    assert tree.refresh(space, pristine) == []
+
+
 def test_refresh_with_two_hooks_on_one_file(space, pristine):
     add_hook(space, "0002.patch", hook("line 20", "LINE 20", 20))
     path = tree.assemble(space, pristine)

@@ -210,6 +210,8 @@ def refresh(space: Workspace, source: Source) -> list[Path]:
         manifest.hooks = _hooks(space)
         manifest.hooked = result
         manifest.inputs = _inputs(space, manifest)
+        # The search takes a while. Interrupted, it must not leave hooks that no manifest knows.
+        manifest.write(tree, (tree / MANIFEST).stat().st_mtime_ns)
         _search(source, tree, manifest)
     return written
 
