@@ -14,8 +14,13 @@ import suites
 from pagewright.host.errors import PagewrightError
 from pagewright.host.repository import commit
 from pagewright.host.run import run
-from pagewright.results.passed import OF_KERNELS, Passed
+from pagewright.results.passed import OF_KERNELS, OF_OTHER_TESTS, Passed
 
+# What a test has in its text that looks at others: it collects them, has a pattern for their
+# names, or names one by its path.
+LOOKS_AT_OTHERS = r"--collect-only|OF_KERNELS|test_\*|\"(tests|features/[\w-]+)/test_\w+\.py"
+# These do so to a suite that they write, and to themselves.
+LOOK_AT_THEIR_OWN = {"tests/test_evidence.py", "tests/test_cli.py"}
 NAMES = ("NAME", "EMAIL")
 
 
@@ -97,9 +102,21 @@ def test_what_may_depend_on_a_changed_file_runs_again(clone, file, again):
     assert begun(clone).tests == {test for name, test in tests.items() if name not in again}
 
 
-@pytest.mark.parametrize("file", ["tests/test_style.py", "tests/test_remote.py"])
+def test_all_tests_that_look_at_others_are_known():
+    root = Path(__file__).parent.parent
+    found = {
+        str(file.relative_to(root))
+        for pattern in ("tests/test_*.py", "features/*/test_*.py")
+        for file in root.glob(pattern)
+        if re.search(LOOKS_AT_OTHERS, file.read_text())
+    }
+    assert found > LOOK_AT_THEIR_OWN
+    # The checkers of all files are told a folder, and no test.
+    assert found - LOOK_AT_THEIR_OWN == {*OF_OTHER_TESTS} - {"tests/test_style.py"}
+
+
+@pytest.mark.parametrize("file", OF_OTHER_TESTS)
 def test_what_looks_at_other_tests_runs_again_when_one_changed(clone, file):
-    """One has all files checked, and one runs some tests in a lab."""
     assert (Path(__file__).parent.parent / file).is_file()
     ended(begun(clone), f"{file}::passes", "passed", "passed", "passed")
     assert begun(clone).tests == {f"{file}::passes"}

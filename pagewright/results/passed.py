@@ -22,7 +22,12 @@ from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
 
 # Tests that check the files of other tests, or run them.
-_OF_OTHER_TESTS = ("tests/test_style.py", "tests/test_remote.py")
+OF_OTHER_TESTS = (
+    "tests/test_documents.py",
+    "tests/test_passed.py",
+    "tests/test_remote.py",
+    "tests/test_style.py",
+)
 # Tests of kernels, which are most of what takes hours. None of them reads a document.
 OF_KERNELS = (
     "features/*/test_*.py",
@@ -116,7 +121,7 @@ def _holds(test: str, changed: list[str] | None) -> bool:
     test of kernels does not depend on documents either.
     """
     own = test.split("::")[0]
-    if own in _OF_OTHER_TESTS:
+    if own in OF_OTHER_TESTS:
         return changed == []
     others = ["test_*.py"]
     others += ["*.md"] if any(PurePosixPath(own).match(tests) for tests in OF_KERNELS) else []
