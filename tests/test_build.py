@@ -179,6 +179,35 @@ def tiny(tmp_path: Path, monkeypatch) -> Workspace:
     return Workspace(tmp_path / "repo", tmp_path / "cache")
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new", "what"),
+    [
+        ("base.toml", 'package = "p"', 'package = "p', "is not as it should be: "),
+        ("base.toml", 'oldest = "6.12.0"', "", "does not have 'oldest'"),
+        ("builds.toml", "everyday = []", "everyday = ", "is not as it should be: "),
+        ("builds.toml", 'purpose = "p"', "", "does not have 'purpose'"),
+        ("builds.toml", 'fragments = ["none"]', "fragments = 1", "is not as it should be: "),
+    ],
+)
+def test_a_typing_error_in_a_file_names_the_file(tiny, name, old, new, what):
+    file = tiny.root / "base" / tiny.version / name
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(PagewrightError) as error:
+        tiny.base(), recipes.recipe(tiny, "base")
+    assert error.value.what.startswith(f"{file} {what}")
+
+
+def test_a_typing_error_in_the_file_of_a_feature_names_it(tiny):
+    file = tiny.root / "features" / "one" / "feature.toml"
+    file.parent.mkdir(parents=True)
+    for text, what in (("name = ", "is not as it should be: "), ("", "does not have 'name'")):
+        file.write_text(text)
+        with pytest.raises(PagewrightError) as error:
+            tiny.features()
+        assert error.value.what.startswith(f"{file} {what}")
+
+
 def made(space: Workspace, name: str, version: str, text: str, monkeypatch) -> Path:
     """Build a release, whose file is older than all that was ever compiled; return the object."""
     folder = space.cache / ("the same path" if name == "base" else version)

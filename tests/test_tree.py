@@ -11,6 +11,7 @@ import pytest
 
 from pagewright.host import disk
 from pagewright.host.errors import DiskFullError, PagewrightError, SourceError
+from pagewright.host.files import replace_text
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import tree
@@ -232,6 +233,15 @@ def test_a_refresh_that_was_interrupted_while_it_searched_has_refreshed(
     assert tree.assemble(space, pristine) == path
     assert list(state(space).edited) == ["other.c"]
     assert tree.refresh(space, pristine) == []
+
+
+def test_a_file_that_could_not_be_written_leaves_nothing_beside_it(tmp_path):
+    """A disk that is full fails at the same place as text that cannot be encoded."""
+    file = tmp_path / "0001.patch"
+    file.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        replace_text(file, "\udcff")
+    assert contents(tmp_path) == {"0001.patch": "old"}
 
 
 def test_refresh_with_two_hooks_on_one_file(space, pristine):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pagewright.host.errors import PagewrightError
+from pagewright.host.files import toml
 
 
 @dataclass(frozen=True)
@@ -109,30 +109,30 @@ class Workspace:
     def base(self) -> Base:
         """Read base.toml."""
         path = self.root / "base" / self.version
-        data = tomllib.loads((path / "base.toml").read_text())
         fields = ("package", "known_good", "oldest", "objects")
-        return Base(self.version, path, *(data[name] for name in fields))
+        with toml(path / "base.toml") as data:
+            return Base(self.version, path, *(data[name] for name in fields))
 
     def features(self) -> list[Feature]:
         """Read every feature.toml, in the order of the names."""
         found = []
         for file in sorted((self.root / "features").glob("*/feature.toml")):
-            data = tomllib.loads(file.read_text())
-            found.append(
-                Feature(
-                    data["name"],
-                    file.parent,
-                    data["summary"],
-                    data["kconfig"],
-                    data["boot_off"],
-                    tuple(data["builds_on"]),
-                    tuple(data["kunit_suites"]),
-                    tuple(data.get("debug_kunit_suites", ())),
-                    tuple(Commit(c["hook"], tuple(c["files"])) for c in data["commit"]),
-                    data.get("kselftests", {}),
-                    data.get("boot_emulated", ""),
+            with toml(file) as data:
+                found.append(
+                    Feature(
+                        data["name"],
+                        file.parent,
+                        data["summary"],
+                        data["kconfig"],
+                        data["boot_off"],
+                        tuple(data["builds_on"]),
+                        tuple(data["kunit_suites"]),
+                        tuple(data.get("debug_kunit_suites", ())),
+                        tuple(Commit(c["hook"], tuple(c["files"])) for c in data["commit"]),
+                        data.get("kselftests", {}),
+                        data.get("boot_emulated", ""),
+                    )
                 )
-            )
         return found
 
     def make_importable(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 from pagewright.host.answers import remembered
 from pagewright.host.errors import ProgramError
+from pagewright.host.files import toml
 from pagewright.host.run import run, tail
 from pagewright.host.workspace import Feature, Workspace
 
@@ -31,7 +31,8 @@ def known_complaints(feature: Feature) -> list[str]:
     found = [EXCEPTION_TABLE, TRACE_LAYOUT]
     file = feature.path / "checkpatch.toml"
     if file.exists():
-        found += [entry["complaint"] for entry in tomllib.loads(file.read_text())["wrong"]]
+        with toml(file) as data:
+            found += [entry["complaint"] for entry in data["wrong"]]
     return found
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pagewright.host.errors import PagewrightError
+from pagewright.host.files import toml
 from pagewright.host.workspace import Feature, Workspace
 
 # What is booted where no build is named, and what a place of a lab runs unless its environment
@@ -61,17 +62,20 @@ class Recipe:
 
 def names(space: Workspace) -> list[str]:
     """Return the names of all builds, in the order of the file."""
-    return list(_read(space)["builds"])
+    with _read(space) as data:
+        return list(data["builds"])
 
 
 def everyday(space: Workspace) -> list[str]:
     """Return the builds that `make test` boots."""
-    return list(_read(space)["everyday"])
+    with _read(space) as data:
+        return list(data["everyday"])
 
 
 def matrix(space: Workspace) -> list[str]:
     """Return the builds with all features, one for each page size and number of address bits."""
-    return list(_read(space)["matrix"])
+    with _read(space) as data:
+        return list(data["matrix"])
 
 
 def unpatched(space: Workspace, name: str) -> str:
@@ -95,24 +99,27 @@ def recipe(space: Workspace, name: str) -> Recipe:
         PagewrightError: there is no build of that name, or no such feature.
     """
     base, *without = name.split(_WITHOUT)
-    builds = _read(space)["builds"]
-    if base not in builds:
-        raise PagewrightError(f"there is no build {name!r}", f"the builds are: {', '.join(builds)}")
-    entry = builds[base]
-    features = [f.name for f in _chosen(space, entry["features"])]
-    for gone in without:
-        features = [kept for kept in features if kept != space.feature(gone).name]
-    return Recipe(
-        name,
-        entry["purpose"] + "".join(f", without {gone}" for gone in without),
-        tuple(entry["fragments"]),
-        tuple(features),
-        patched=entry["features"] != "none",
-        debug=entry.get("debug", False),
-        debian=entry.get("debian", ""),
-        modules=entry.get("modules", False),
-        tests=entry.get("tests", True),
-    )
+    with _read(space) as data:
+        builds = data["builds"]
+        if base not in builds:
+            raise PagewrightError(
+                f"there is no build {name!r}", f"the builds are: {', '.join(builds)}"
+            )
+        entry = builds[base]
+        features = [f.name for f in _chosen(space, entry["features"])]
+        for gone in without:
+            features = [kept for kept in features if kept != space.feature(gone).name]
+        return Recipe(
+            name,
+            entry["purpose"] + "".join(f", without {gone}" for gone in without),
+            tuple(entry["fragments"]),
+            tuple(features),
+            patched=entry["features"] != "none",
+            debug=entry.get("debug", False),
+            debian=entry.get("debian", ""),
+            modules=entry.get("modules", False),
+            tests=entry.get("tests", True),
+        )
 
 
 def without(name: str, features: list[str]) -> str:
@@ -129,5 +136,5 @@ def _chosen(space: Workspace, features: str | list[str]) -> list[Feature]:
     return [space.feature(name) for name in features]
 
 
-def _read(space: Workspace) -> dict[str, Any]:
-    return tomllib.loads((space.root / "base" / space.version / "builds.toml").read_text())
+def _read(space: Workspace) -> AbstractContextManager[dict[str, Any]]:
+    return toml(space.root / "base" / space.version / "builds.toml")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import bisect
 import json
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewright.host.errors import MachineError
+from pagewright.host.files import toml
 from pagewright.host.run import run
 from pagewright.host.toolchain import ADDR2LINE, NM
 from pagewright.host.workspace import Workspace
@@ -175,7 +175,8 @@ def known(file: Path) -> tuple[Known, ...]:
     """Read what is explained; nothing if there is no such file."""
     if not file.is_file():
         return ()
-    return tuple(Known(**entry) for entry in tomllib.loads(file.read_text()).get("known", ()))
+    with toml(file) as data:
+        return tuple(Known(**entry) for entry in data.get("known", ()))
 
 
 def explains(entries: Iterable[Known], violation: Violation) -> Known | None:

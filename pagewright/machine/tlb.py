@@ -8,7 +8,6 @@ that maps the device with the counts reads them, as for plugin.py.
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewright.host.errors import MachineError
+from pagewright.host.files import toml
 from pagewright.host.workspace import Workspace
 from pagewright.machine import plugin
 
@@ -176,7 +176,8 @@ def read(file: Path = GEOMETRIES) -> list[Geometry]:
     Raises:
         MachineError: one is described wrongly.
     """
-    return [_geometry(name, table) for name, table in tomllib.loads(file.read_text()).items()]
+    with toml(file) as data:
+        return [_geometry(name, table) for name, table in data.items()]
 
 
 def _geometry(name: str, table: dict[str, Any]) -> Geometry:
