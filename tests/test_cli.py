@@ -63,6 +63,7 @@ WRONG = [
     (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
     (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),
     (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
+    (["test", "--durations-min", "5"], "no test file or folder 5", "write --durations-min=5; "),
     (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["bench", "linear-map", "--lg-env", "no.yaml"], "no environment file", "environment.yaml"),

@@ -39,19 +39,21 @@ def complete(space: Workspace, words: Sequence[str]) -> list[str]:
             check_place(Path(word.removeprefix(f"{_PLACE}=")))
         elif not word.startswith("-") and before not in _WITH_VALUE:
             files.append(word)
-            _check_test(space, Path(word.split("::")[0]))
+            _check_test(space, Path(word.split("::")[0]), before)
         before = word
     return [*words, *([] if files else (str(space.root / n) for n in ("tests", "features")))]
 
 
-def _check_test(space: Workspace, path: Path) -> None:
+def _check_test(space: Workspace, path: Path, before: str) -> None:
     if path.exists():
         return
+    value = f"for the value of {before}, write {before}={path}; " if before[:2] == "--" else ""
     files = sorted(
         str(file.relative_to(space.root))
         for folder in ("tests", "features")
         for file in (space.root / folder).rglob("test_*.py")
     )
     raise PagewrightError(
-        f"there is no test file or folder {path}", f"the test files are: {', '.join(files)}"
+        f"there is no test file or folder {path}",
+        f"{value}the test files are: {', '.join(files)}",
     )
