@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import fcntl
-import importlib.util
 import json
 import os
 import pty
@@ -27,9 +26,7 @@ import threading
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -49,19 +46,7 @@ FEATURES = [feature.name for feature in SPACE.features()]
 MIB = 1 << 20
 
 
-def load() -> ModuleType:
-    loader = SourceFileLoader("pagewright_tool", str(COMMAND))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module
-    sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-    loader.exec_module(module)
-    sys.dont_write_bytecode = before
-    return module
-
-
-tool: Any = load()
+tool: Any = SPACE.tool()
 
 
 def unpack(name: str, target: Path) -> Path:

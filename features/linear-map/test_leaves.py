@@ -10,6 +10,7 @@ import leaves_plot
 import pytest
 import settled
 from leaves import Access, Record, Run, Snapshot
+from page_tables import TOOL
 
 from pagewright.host.errors import PagewrightError
 from pagewright.machine.inputs import options_for
@@ -65,7 +66,7 @@ def sample() -> Record:
 
 def test_leaves_are_counted_by_size_and_permission(sample):
     megabytes = {
-        leaves.size_name(leaf): {access: size / MIB for access, size in row.items()}
+        TOOL.leaf_name(leaf): {access: size / MIB for access, size in row.items()}
         for leaf, row in sample.snapshots[0].histogram().items()
     }
     write, read, invalid = Access
@@ -89,13 +90,25 @@ def test_only_size_and_permission_part_runs():
 @pytest.mark.parametrize(
     ("page", "names"),
     [
-        (4096, ["4k", "64k", "2M", "32M", "1G"]),
-        (16384, ["16k", "2M", "32M", "1G", "64G"]),
-        (65536, ["64k", "2M", "512M", "16G", "4096G"]),
+        (4096, ["4k", "64k", "2M", "32M", "1G", "512G"]),
+        (16384, ["16k", "2M", "32M", "1G", "64G", "131072G"]),
+        (65536, ["64k", "2M", "512M", "16G", "4096G", "33554432G"]),
     ],
 )
 def test_leaf_sizes_are_the_configurations(page, names):
-    assert [leaves.size_name(size) for size in leaves.leaf_sizes(page).values()] == names
+    order = TOOL.leaf_order(TOOL.leaf_sizes(page).values())
+    assert [TOOL.leaf_name(size) for size in order] == names
+    # Each has a colour of its own.
+    assert list(order.values()) == list(range(len(TOOL.LEAF_COLOURS)))
+
+
+def test_a_map_of_three_levels_of_tables_is_read_and_drawn(sample, tmp_path):
+    """There blocks of 1 GiB are in the first table, which the kernel calls PGD."""
+    text = SAMPLE.replace("PUD       RW", "PGD       RW")
+    runs = leaves.parse(text, 4096)
+    assert runs == sample.snapshots[0].runs
+    leaves_plot.draw(sample, "A map", tmp_path / "map.svg")
+    assert TOOL.LEAF_COLOURS[4] in (tmp_path / "map.svg").read_text()
 
 
 def test_text_without_a_linear_map_or_with_odd_leaves_is_refused():

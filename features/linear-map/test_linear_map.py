@@ -6,6 +6,7 @@ import re
 
 import leaves
 import pytest
+from page_tables import TOOL
 from settled import settled_leaves, wait_until
 
 from pagewright.guest.shell import UNLOAD
@@ -61,7 +62,7 @@ def mode(guest: Machine) -> str:
 def direct_map(guest: Machine) -> dict[str, int]:
     """Return the kB that leaves of each size map."""
     sizes = leaves.parse_direct_map(guest.check("cat /proc/meminfo"))
-    return {leaves.size_name(leaf): mapped >> 10 for leaf, mapped in sizes.items()}
+    return {TOOL.leaf_name(leaf): mapped >> 10 for leaf, mapped in sizes.items()}
 
 
 def vmstat(guest: Machine) -> dict[str, int]:

@@ -6,7 +6,10 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 from pagewright.host.errors import PagewrightError
 from pagewright.host.files import toml
@@ -140,6 +143,23 @@ class Workspace:
         for folder in sorted(map(str, (self.root / "features").glob("*/host"))):
             if folder not in sys.path:
                 sys.path.append(folder)
+
+    def tool(self) -> Any:  # noqa: ANN401
+        """Return tools/pagewright, the file that servers get, as a module.
+
+        It cannot import the workbench. What both need to know is there, and the workbench asks it.
+        """
+        loader = SourceFileLoader("pagewright_tool", str(self.root / "tools" / "pagewright"))
+        if loader.name not in sys.modules:
+            spec = spec_from_loader(loader.name, loader)
+            assert spec
+            # Dataclasses look their module up there.
+            module = sys.modules[loader.name] = module_from_spec(spec)
+            # The folder is the user's, who copies it, and has no compiled file.
+            sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
+            loader.exec_module(module)
+            sys.dont_write_bytecode = before
+        return sys.modules[loader.name]
 
     def feature(self, name: str) -> Feature:
         """Return a feature by name.

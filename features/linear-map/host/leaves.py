@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import page_tables
+from page_tables import TOOL
 from rich.console import Console
 from rich.table import Table
 from settled import settled_state
@@ -120,32 +121,6 @@ class Record:
     snapshots: tuple[Snapshot, ...]
 
 
-def leaf_sizes(page: int) -> dict[tuple[str, bool], int]:
-    """Return what a leaf maps, by level and by being part of a contiguous range.
-
-    Args:
-        page: the page size: 4096, 16384 or 65536.
-    """
-    entries = page // 8
-    pages, blocks = {4096: (16, 16), 16384: (128, 32), 65536: (32, 32)}[page]
-    pmd = page * entries
-    return {
-        ("PTE", False): page,
-        ("PTE", True): page * pages,
-        ("PMD", False): pmd,
-        ("PMD", True): pmd * blocks,
-        ("PUD", False): pmd * entries,
-    }
-
-
-def size_name(size: int) -> str:
-    """Name a size as /proc/meminfo does: 4k, 2M, 1G."""
-    for shift, unit in ((30, "G"), (20, "M")):
-        if size >= 1 << shift and size % (1 << shift) == 0:
-            return f"{size >> shift}{unit}"
-    return f"{size >> 10}k"
-
-
 def parse(text: str, page: int) -> tuple[Run, ...]:
     """Return the linear map's runs from the text of kernel_page_tables.
 
@@ -160,7 +135,7 @@ def parse(text: str, page: int) -> tuple[Run, ...]:
         raise PagewrightError(
             "kernel_page_tables shows no linear map", "does the build set CONFIG_PTDUMP_DEBUGFS?"
         )
-    sizes = leaf_sizes(page)
+    sizes = TOOL.leaf_sizes(page)
     runs: list[Run] = []
     for line in page_tables.lines(text):
         if line.area != page_tables.LINEAR_MAP:
@@ -186,13 +161,8 @@ def _access(flags: Sequence[str]) -> Access:
 
 def parse_direct_map(meminfo: str) -> dict[int, int]:
     """Return the DirectMap lines of /proc/meminfo: bytes mapped by leaf size."""
-    shifts = {"k": 10, "M": 20, "G": 30}
-    return {
-        int(size) << shifts[unit]: int(kilobytes) << 10
-        for size, unit, kilobytes in re.findall(
-            r"^DirectMap(\d+)([kMG]):\s+(\d+) kB", meminfo, re.MULTILINE
-        )
-    }
+    sizes: dict[int, int] = TOOL.read_direct_map(TOOL.parse_numbers(meminfo))
+    return sizes
 
 
 def parse_image(iomem: str) -> tuple[int, int]:
@@ -300,7 +270,7 @@ def histogram_rows(shot: Snapshot) -> Iterator[tuple[str, ...]]:
     for leaf, row in shot.histogram().items():
         total = sum(row.values())
         shares = (_mib(row[access]) if access in row else "" for access in Access)
-        yield title, size_name(leaf), f"{total // leaf:,}", _mib(total), *shares
+        yield title, TOOL.leaf_name(leaf), f"{total // leaf:,}", _mib(total), *shares
         title = ""
 
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leaves import Access, Record, Run, Snapshot, leaf_sizes, size_name
+from leaves import Access, Record, Run, Snapshot
+from page_tables import TOOL
 
 from pagewright.host.errors import PagewrightError
 
-# From small leaves, which cost most, to large ones.
-COLOURS = ("#d7301f", "#fc8d59", "#fdd49e", "#9ecae1", "#3182bd")
 ACCESS_COLOURS = {
     Access.READ_WRITE: "#e0e0e0",
     Access.READ_ONLY: "#252525",
@@ -136,7 +135,8 @@ def draw(record: Record, title: str, target: Path) -> None:
     )
     title = f"{title}; a row is {_offset(row)}"
     picture.suptitle(title, x=0.01, y=1 - 0.1 / height, ha="left", va="top", fontsize=11)
-    colours = dict(zip(sorted(leaf_sizes(record.page).values()), COLOURS, strict=True))
+    order = TOOL.leaf_order(TOOL.leaf_sizes(record.page).values())
+    colours = {size: TOOL.LEAF_COLOURS[place] for size, place in order.items()}
     for axes, shot in zip(panels[:, 0], record.snapshots, strict=True):
         _draw_panel(axes, shot, row, bands, colours)
         _mark(axes, "kernel image", record.image, row, bands)
@@ -164,7 +164,7 @@ def _legend(colours: dict[int, str]) -> Iterator[Any]:
     from matplotlib.patches import Patch
 
     for size, colour in colours.items():
-        yield Patch(color=colour, label=size_name(size))
+        yield Patch(color=colour, label=TOOL.leaf_name(size))
     for access, colour in ACCESS_COLOURS.items():
         yield Patch(color=colour, label=access.value)
 
@@ -209,7 +209,7 @@ def _draw_panel(
     for side in axes.spines.values():
         side.set_visible(False)
     total = ", ".join(
-        f"{sum(by_access.values()) // leaf:,} x {size_name(leaf)}"
+        f"{sum(by_access.values()) // leaf:,} x {TOOL.leaf_name(leaf)}"
         for leaf, by_access in shot.histogram().items()
     )
     axes.set_title(f"{shot.title}: {total}", loc="left", fontsize=9)
@@ -224,7 +224,9 @@ def _label_band(
 ) -> None:
     """Say how much memory a band stands for."""
     text = (
-        f"{_offset(band.rows * row)} in {size_name(runs[0].leaf)} leaves" if runs else "not mapped"
+        f"{_offset(band.rows * row)} in {TOOL.leaf_name(runs[0].leaf)} leaves"
+        if runs
+        else "not mapped"
     )
     axes.text(0.5, line + 0.38, text, ha="center", va="center", fontsize=6.5)
 

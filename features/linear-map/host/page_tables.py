@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pagewright.host import workspace
+
+# What it knows of page tables is not written down a second time.
+TOOL = workspace.find().tool()
 FILE = "/sys/kernel/debug/kernel_page_tables"
 
 LINEAR_MAP = "Linear Mapping start"
 
 _HEADING = re.compile(r"---\[ (.*) \]---")
-_LINE = re.compile(r"0x([0-9a-f]+)-0x([0-9a-f]+)\s+\d+[KMGTPE] (PGD|P4D|PUD|PMD|PTE)\b(.*)")
 
 
 @dataclass(frozen=True)
@@ -42,5 +45,5 @@ def lines(text: str) -> Iterator[Line]:
     for line in text.splitlines():
         if heading := _HEADING.match(line):
             area = heading[1]
-        elif (match := _LINE.match(line)) and (flags := tuple(match[4].split())):
+        elif (match := TOOL.LEAF_LINE.match(line)) and (flags := tuple(match[4].split())):
             yield Line(area, int(match[1], 16), int(match[2], 16), match[3], flags, line)
