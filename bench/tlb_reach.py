@@ -41,7 +41,7 @@ from hugepage_uses import FILL_POOL
 from leaves import EARLY_KFENCE
 from percpu_layout import AREAS, LOCAL, RANGES
 from percpu_workloads import COUNT
-from workloads import LOAD_UNLOAD
+from workloads import CHURN
 
 from pagewright.guest.shell import direct_map
 from pagewright.kernel.modules import FOLDER
@@ -102,16 +102,6 @@ OF_HUGEPAGES = {
 ALL = {**WORKLOADS, **OF_HUGEPAGES}
 # In parts that compare what the first one has compared already, in other circumstances.
 AGAIN = (CACHED, FIO, CACHE, TCP)
-
-# Modules come and go; files that stay for a while make their pages come from ever new places.
-CHURN = f"""
-for turn in $(seq SIZE); do
-	head -c $((turn % 13 * 100000)) /dev/zero >/tmp/hold.$((turn % 7))
-	{LOAD_UNLOAD} || exit
-done
-rm -f /tmp/hold.*
-sleep 5
-"""
 
 # Where a workload runs, after its name.
 FRESH, ON_SCATTERED, ON_CHURNED = "", ", memory scattered", ", memory scattered, modules churned"

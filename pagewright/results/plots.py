@@ -6,13 +6,12 @@ import io
 import re
 import textwrap
 from collections.abc import Sequence
-from math import sqrt
-from statistics import stdev
 from typing import Any
 
 from pagewright.host.errors import MeasureError
 from pagewright.results.figures import Figure, Report
 from pagewright.results.report import number
+from pagewright.results.statistics import standard_error
 
 # The first side is what the others are compared with, and stays in the background. The others
 # can be told apart by colour-blind readers, too.
@@ -79,7 +78,7 @@ def bars(figures: Sequence[Figure]) -> str:
                 height=0.92,
                 label=label,
                 color=_COLOURS[index % len(_COLOURS)],
-                xerr=[_error(figures[row].runs[label]) for row in rows],
+                xerr=[standard_error(figures[row].runs[label]) for row in rows],
                 error_kw={"elinewidth": 1, "ecolor": "#333333"},
             )
             axes.bar_label(drawn, [number(value) for value in values], fontsize=8, padding=3)
@@ -99,11 +98,6 @@ def bars(figures: Sequence[Figure]) -> str:
         pyplot.close(picture)
     # Without the XML declaration and document type it can stand in a page, too.
     return drawing.getvalue().split("-//W3C//DTD", 1)[-1].split(">", 1)[-1].lstrip()
-
-
-def _error(runs: Sequence[float]) -> float:
-    """Return the standard error of the mean of some runs; 0 of a single one."""
-    return stdev(runs) / sqrt(len(runs)) if len(runs) > 1 else 0
 
 
 def _negative(figures: Sequence[Figure]) -> bool:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor, sqrt
-from statistics import mean, variance
+from math import floor, hypot, sqrt
+from statistics import mean, stdev
 
 
 def whole(value: float) -> str:
@@ -59,9 +59,14 @@ class Difference:
         return self.error / abs(self.reference) * 100
 
 
+def standard_error(runs: Sequence[float]) -> float:
+    """Return the standard error of the mean of some runs; 0 of a single one."""
+    return stdev(runs) / sqrt(len(runs)) if len(runs) > 1 else 0
+
+
 def difference(runs: Sequence[float], reference: Sequence[float]) -> Difference:
     """Compare the runs of a side with those of another one."""
     error = None
     if len(runs) > 1 and len(reference) > 1:
-        error = sqrt(variance(runs) / len(runs) + variance(reference) / len(reference))
+        error = hypot(standard_error(runs), standard_error(reference))
     return Difference(mean(runs) - mean(reference), mean(reference), error)

@@ -31,7 +31,7 @@ from typing import Any
 
 from instructions import COUNTER
 from leaves import EARLY_KFENCE
-from workloads import CRYPT, LOAD_UNLOAD, MEMCACHED, MODULE, MODULES, READ
+from workloads import CHURN, CRYPT, MEMCACHED, MODULE, MODULES, READ
 
 from pagewright.guest.shell import SHORT_PAGE_LISTS, UNLOAD, direct_map
 from pagewright.results.experiment import (
@@ -86,7 +86,6 @@ PROGRAMS: dict[str, tuple[str, int, int]] = {
     "modprobe": (MODULE, 2, 20),
 }
 
-# Files that stay for a while make the modules' pages come from ever new places.
 CYCLES = f"""
 set -e
 leaves() {{
@@ -98,13 +97,7 @@ leaves boot
 modprobe -a {MODULES}
 leaves loaded
 {UNLOAD} {MODULES}
-for turn in $(seq SIZE); do
-	head -c $((turn % 13 * 100000)) /dev/zero >/tmp/hold.$((turn % 7))
-	{LOAD_UNLOAD}
-done
-rm -f /tmp/hold.*
-sleep 5
-leaves settled
+{CHURN}leaves settled
 sed -n 's/^linear_map_\\([a-z]*\\)_\\([a-z_]*\\) \\([0-9]*\\)/\\1 \\2=\\3/p' /proc/vmstat
 """
 

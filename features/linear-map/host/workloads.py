@@ -54,6 +54,15 @@ COUNTER sh -c "$(load set SIZE) >/dev/null && $(load get SIZE) >/dev/null"
 {MEMCACHED_ENDS}"""
 
 LOAD_UNLOAD = f"modprobe -a {MODULES} && {UNLOAD} {MODULES}"
+# Files that stay for a while make the modules' pages come from ever new places.
+CHURN = f"""
+for turn in $(seq SIZE); do
+	head -c $((turn % 13 * 100000)) /dev/zero >/tmp/hold.$((turn % 7))
+	{LOAD_UNLOAD} || exit
+done
+rm -f /tmp/hold.*
+sleep 5
+"""
 MODULE = f"""
 set -e
 {LOAD_UNLOAD}
