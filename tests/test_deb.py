@@ -577,6 +577,21 @@ def test_tools_that_were_not_cloned_have_the_lowest_version(space):
     assert deb.tools(space).version == "0.none"
 
 
+def test_the_tool_and_its_page_tell_the_version_of_the_package(tmp_path):
+    packaged = deb.Tools("0123456789ab", RELEASE.seconds)
+    deb._write_tools(SPACE, packaged, tmp_path / "tools")
+    stage = tmp_path / "tools" / "stage"
+
+    def said(program: Path) -> str:
+        done = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+        return done.stdout
+
+    assert said(stage / "pagewright") == f"pagewright {packaged.version}\n"
+    assert f'"pagewright-tools {packaged.version}"' in (stage / "pagewright.1").read_text()
+    assert (stage / "pagewright").stat().st_mtime == packaged.seconds
+    assert said(SPACE.root / "tools" / "pagewright") == "pagewright of a clone, in no package\n"
+
+
 def test_metrics_go_with_the_tools(tmp_path):
     """No package has them in its list, and the node exporter would report them for ever."""
     deb._write_tools(SPACE, deb.Tools(), tmp_path / "tools")

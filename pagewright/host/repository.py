@@ -27,6 +27,24 @@ def commit(space: Workspace) -> str:
     return f"{name}+" if changed else name
 
 
+def last_commit(space: Workspace, *paths: str) -> tuple[str, int]:
+    """Return the last commit that changed one of some paths, or anything if none is given.
+
+    In a shallow clone that is the oldest commit which is there, if none after it changed them.
+
+    Returns:
+        Its hash, and when it was made, in seconds since 1970; "none" and 0 where git does not know
+        one, as in sources that were not cloned.
+    """
+    # A user's configuration has no say in what this prints, unlike `git log`.
+    last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD", "--", *paths]
+    try:
+        seconds, name = run(last, cwd=space.root).split()
+    except (PagewrightError, ValueError):
+        return "none", 0
+    return name[:12], int(seconds)
+
+
 def files(space: Workspace) -> str:
     """Return git's name (that of a tree) for the files as they are, committed or not.
 

@@ -17,10 +17,10 @@ from email.utils import formatdate
 from pathlib import Path
 
 from pagewright.host import disk, packages
-from pagewright.host.errors import BuildError, HostError, PagewrightError
+from pagewright.host.errors import BuildError, HostError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
-from pagewright.host.repository import commit
+from pagewright.host.repository import commit, last_commit
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.toolchain import libc_version
@@ -28,7 +28,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, headers, source
 from pagewright.kernel.build import Build
 from pagewright.kernel.recipes import Recipe, recipe
-from pagewright.kernel.release import Release, commit_time
+from pagewright.kernel.release import Release
 
 # The configuration that `pagewright deb` takes if none is named.
 DEFAULT = "cloud-arm64"
@@ -41,6 +41,8 @@ _MODULES_PACKAGES_MB = 3000
 _KEPT_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 # All that the package of the tools is made of.
 _TOOLS = ("tools", "packaging/tools")
+# What of it says its version: the command and its manual page.
+_TELL_VERSION = ("pagewright", "pagewright.1")
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,13 @@ class Tools:
 def tools(space: Workspace) -> Tools:
     """Return which tools would be packaged.
 
-    Builds of all flavours have the same tools until a commit changes them. In a shallow clone that
-    is the oldest commit which is there, if none after it changed them.
+    Builds of all flavours have the same tools until a commit changes them.
     """
-    # A user's configuration has no say in what this prints, unlike `git log`.
-    last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD", "--", *_TOOLS]
-    status = ["git", "status", "--porcelain", "--untracked-files=normal", "--", *_TOOLS]
-    try:
-        seconds, commit_hash = run(last, cwd=space.root).split()
-        changed = bool(run(status, cwd=space.root).strip())
-        return Tools(commit_hash[:12], int(seconds), changed)
-    except (PagewrightError, ValueError):
+    name, seconds = last_commit(space, *_TOOLS)
+    if not seconds:
         return Tools()
+    status = ["git", "status", "--porcelain", "--untracked-files=normal", "--", *_TOOLS]
+    return Tools(name, seconds, bool(run(status, cwd=space.root).strip()))
 
 
 def folder(space: Workspace) -> Path:
@@ -137,7 +134,7 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
             version,
             number or next_number(space, flavour),
             commit(space),
-            commit_time(space),
+            last_commit(space)[1],
         )
         built = build.ensure(space, flavour, release)
         with (
@@ -262,14 +259,16 @@ def _write_tools(space: Workspace, packaged: Tools, target: Path) -> None:
     Nothing in it depends on the kernel that is packaged, so that a version has the same content
     whichever kernel it was made with.
     """
-    shutil.copytree(space.root / "tools", target / "stage")
-    _date(target / "stage", packaged.seconds)
     values = {
         "VERSION": packaged.version,
         "COMMIT": packaged.commit,
         "DATE": formatdate(packaged.seconds),
         "MAINTAINER": _maintainer(),
     }
+    stage = shutil.copytree(space.root / "tools", target / "stage")
+    for name in _TELL_VERSION:
+        (stage / name).write_text(_filled(stage / name, values))
+    _date(stage, packaged.seconds)
     _fill(space.root / "packaging" / "tools", target / "debian", values)
 
 
@@ -287,18 +286,27 @@ def _fill(templates: Path, debian: Path, values: Mapping[str, str]) -> None:
     """
     debian.mkdir()
     for template in sorted(templates.iterdir()):
-        text = template.read_text()
         if template.suffix != ".in":
             shutil.copy(template, debian)
             continue
-        for key, value in values.items():
-            text = text.replace(f"@{key}@", value)
-        if left := re.search(r"@[A-Z_]+@", text):
-            raise BuildError(f"{template} has {left[0]}, which has no value")
         # image.postinst.in is the template of linux-image-RELEASE.postinst, and so on.
         kind, dot, script = template.stem.partition(".")
         file = f"linux-{kind}-{values['RELEASE']}.{script}" if dot else kind
-        (debian / file).write_text(text)
+        (debian / file).write_text(_filled(template, values))
+
+
+def _filled(template: Path, values: Mapping[str, str]) -> str:
+    """Return the text of a template with its values.
+
+    Raises:
+        BuildError: it asks for a value that is not given.
+    """
+    text = template.read_text()
+    for key, value in values.items():
+        text = text.replace(f"@{key}@", value)
+    if left := re.search(r"@[A-Z_]+@", text):
+        raise BuildError(f"{template} has {left[0]}, which has no value")
+    return text
 
 
 def _pack(source_package: Path, seconds: int, log: Path) -> None:

@@ -5,13 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from pagewright.host.errors import PagewrightError
-from pagewright.host.run import run
-from pagewright.host.workspace import Workspace
-
-# What is taken for the date where git does not know one, as in sources that were not cloned.
-_NO_COMMIT = 0
-
 
 @dataclass(frozen=True)
 class Release:
@@ -56,13 +49,3 @@ class Release:
             # `uname -v` prints it, and has 64 characters in all.
             "KBUILD_BUILD_VERSION_TIMESTAMP": f"{self.source} ({day})",
         }
-
-
-def commit_time(space: Workspace) -> int:
-    """Return when the commit that is checked out was made, in seconds since 1970."""
-    # A user's configuration has no say in what this prints, unlike `git log`.
-    last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD"]
-    try:
-        return int(run(last, cwd=space.root).split()[0])
-    except (PagewrightError, ValueError, IndexError):
-        return _NO_COMMIT
