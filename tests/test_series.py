@@ -91,7 +91,7 @@ def test_all_series_together_give_the_assembled_tree():
     assert different == []
 
 
-# What each needs comes before it; docs/upstream.md names no other limit.
+# What each needs comes before it. The document about upstream promises that this is all.
 ORDERS = (
     ("cpu-pause", "linear-map", "hugetlb-vmemmap", "percpu-local", "atomic-write-fault"),
     ("atomic-write-fault", "percpu-local", "linear-map", "cpu-pause", "hugetlb-vmemmap"),
