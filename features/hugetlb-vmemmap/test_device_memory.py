@@ -7,9 +7,9 @@ without units, so that one kernel shows what is saved. It also looks at every st
 from __future__ import annotations
 
 import pytest
-from free_memory import free_memory
 
 from pagewright.kernel.modules import FOLDER
+from pagewright.machine.free_memory import free_memory
 from pagewright.machine.machine import Machine
 
 DEVICE_MIB = 4096

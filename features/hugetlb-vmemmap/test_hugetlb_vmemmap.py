@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
-from free_memory import free_memory
 from instructions import COUNTER
 from modes import pause_first, seamless_first
 
@@ -16,6 +15,7 @@ from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine import klog
+from pagewright.machine.free_memory import free_memory
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 
