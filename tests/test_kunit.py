@@ -15,6 +15,7 @@ import pytest
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
+from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
@@ -43,6 +44,15 @@ test $(cat /proc/sys/vm/nr_hugepages) = 0
 """
 
 
+def was_split(guest: Machine) -> bool:
+    """Tell whether the suite of the linear map took it for one that is split.
+
+    It skips nearly all its cases where it is not, and passes.
+    """
+    [results] = guest.read("/sys/kernel/debug/kunit/linear_map/results")
+    return "the linear map is not split on this system" not in results
+
+
 @pytest.mark.parametrize("memory", ["1G", "4G"])
 def test_kunit(machine, kunit_suites, memory):
     """With and without blocks of 1 GiB."""
@@ -50,6 +60,7 @@ def test_kunit(machine, kunit_suites, memory):
         "patched-4k", smp=2, memory=memory, append="kunit.enable=1 hugetlb_free_vmemmap=on"
     )
     kunit_suites(guest, SUITES, must_run=SUITES)
+    assert was_split(guest)
     assert guest.warnings() == ""
 
 
@@ -86,6 +97,7 @@ def test_kunit_and_modules_under_the_debug_build(
     )
     guest = machine(build, cpu=cpu, smp=2, append=append)
     kunit_suites(guest, suites)
+    assert was_split(guest)
     # Where leaves cannot change live, a module changes pages as it does on the base.
     if suites != LIVE_CHANGES:
         guest.check(COME_AND_GO.replace("MODULES", MODULES[build]), timeout=300)
