@@ -148,7 +148,7 @@ def test_mode_and_its_reason(machine, cpu, append, said):
     assert mode(guest).startswith(said)
     assert in_pages(guest) == said.startswith("pages")
     # There are blocks on all of them, if only the image's.
-    assert re.search(rf"\bok 1 {REMOVAL}$", guest.check("dmesg"), re.MULTILINE)
+    assert re.search(rf"\] +ok 1 {REMOVAL}$", guest.check("dmesg"), re.MULTILINE)
     assert guest.warnings() == ""
 
 

@@ -6,8 +6,15 @@ import pytest
 
 TESTS = "/usr/lib/tests/linear-map"
 
-# Writes to what the kernel image holds read-only; each ends the process that tries.
-FORBIDDEN = ("WRITE_RO", "WRITE_RO_AFTER_INIT", "WRITE_KERN", "EXEC_DATA", "EXEC_KMALLOC")
+# Writes to what the kernel image holds read-only, and calls of what is data; each ends the process
+# that tries, in this function or one that it has called.
+FORBIDDEN = {
+    "WRITE_RO": "lkdtm_WRITE_RO",
+    "WRITE_RO_AFTER_INIT": "lkdtm_WRITE_RO_AFTER_INIT",
+    "WRITE_KERN": "lkdtm_WRITE_KERN",
+    "EXEC_DATA": "execute_location",
+    "EXEC_KMALLOC": "execute_location",
+}
 
 builds = pytest.mark.parametrize(
     "build", ["patched-4k", pytest.param("base-4k", marks=pytest.mark.full)]
@@ -25,11 +32,11 @@ def test_forbidden_accesses_fault(own_blocks, subtests, build):
     """Also while there are modules, whose aliases have been split off."""
     place = own_blocks(build)
     place.check("modprobe veth && echo 0 >/proc/sys/kernel/panic_on_oops")
-    for crash in FORBIDDEN:
+    for crash, function in FORBIDDEN.items():
         with subtests.test(crash):
             place.check("dmesg -C")
             result = place.run(f"(echo {crash} >/sys/kernel/debug/provoke-crash/DIRECT)")
             assert result.status != 0
             log = place.check("dmesg")
             assert "Unable to handle kernel" in log
-            assert "lkdtm" in log
+            assert f"{function}+0x" in log

@@ -184,6 +184,7 @@ TEST(alias_of_the_kernel_is_read_only)
 	EXPECT_EQ(0, dump_count(&dump, linear, linear + end - start, false));
 	ASSERT_TRUE(find_resource("Kernel data", &start, &end));
 	linear = linear_address(start);
+	ASSERT_NE(0, linear);
 	EXPECT_EQ(0, dump_count(&dump, linear, linear + end - start, true));
 	dump_free(&dump);
 }
