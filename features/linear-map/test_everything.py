@@ -18,6 +18,7 @@ from workloads import LOAD_UNLOAD
 
 from pagewright.kernel.recipes import recipe
 from pagewright.machine import klog
+from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
 
 pytestmark = [pytest.mark.full, pytest.mark.long]
@@ -50,7 +51,7 @@ JOBS = {
     "bpf": f"{LINEAR_MAP}/bpf -t programs_come_and_go_on_all_cpus",
     "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
     # A pool that grows takes what it can get.
-    "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages; sleep 1; done",
+    "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages || exit; sleep 1; done",
     # So much work, which takes 5 s on an idle machine. With a time-out of 20 s, stress-ng said "out
     # of system resources" in its first turn on a debug kernel, with memory free.
     "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --vm-ops 10000",
@@ -63,7 +64,7 @@ JOBS = {
     done; :""",
     # Its module fails to load if a sum is wrong.
     "per-cpu-sums": "modprobe percpu_torture rounds=500 plugs=2 churns=1 && rmmod percpu_torture",
-    "page-tables": "cat /sys/kernel/debug/kernel_page_tables >/dev/null; sleep 5",
+    "page-tables": "cat /sys/kernel/debug/kernel_page_tables >/dev/null && sleep 5",
 }
 
 BEGIN = """
@@ -79,6 +80,15 @@ job() {{
     touch /run/$1.ended
 }}
 """
+
+
+def changes(place: Machine) -> dict[str, int]:
+    """Return how many leaves of the linear map were split and folded since boot."""
+    counts = place.vmstat()
+    return {
+        what: sum(n for name, n in counts.items() if name.startswith(f"linear_map_{what}_"))
+        for what in ("split", "fold")
+    }
 
 
 @pytest.mark.parametrize("cpu", [DEFAULT_CPU, LEVEL_0_CPU], ids=["live", "paused"])
@@ -98,16 +108,18 @@ def test_everything_at_once(machine, space, hotplug, build, cpu):
     )
     place.check(f"{LINEAR_MAP}/bpf -t programs_are_machine_code_that_runs")
     place.check(f"{LINEAR_MAP}/modules -t leave_nothing_else_read_only")
-    leaves = settled_leaves(place)
+    leaves, counted = settled_leaves(place), changes(place)
     for name, command in JOBS.items():
         place.check(
             f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &",
             timeout=300,
         )
     until, sizes = time.monotonic() + SECONDS, itertools.cycle(PLUGGED)
+    plugged = [hotplug.size(place)]
     while time.monotonic() < until:
         hotplug.resize(place, next(sizes))
         time.sleep(15)
+        plugged.append(hotplug.size(place))
         # Also that it still answers. With forty tasks running that has taken more than a minute.
         place.check("cat /proc/loadavg", timeout=300)
     place.check(f"touch {STOP}", timeout=300)
@@ -119,6 +131,10 @@ def test_everything_at_once(machine, space, hotplug, build, cpu):
     turns = dict(zip(JOBS, place.read(*(f"/run/{name}.turns" for name in JOBS)), strict=True))
     assert min(map(int, turns.values())) > 0, turns
     assert set(place.read(UNPLUGGED)[0].split()) == set("4567")
+    came_and_went = {then < now for then, now in itertools.pairwise(plugged) if then != now}
+    assert came_and_went == {True, False}, plugged
+    grown = {what: count - counted[what] for what, count in changes(place).items()}
+    assert min(grown.values()) > 0, grown
     counts = {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", failed["hugepages"])}
     assert min(counts["holds"], counts["errors"], counts["offlines"]) > 0, counts
     assert counts["wrong"] == counts["unheard"] == counts["unrepaired"] == 0, counts
