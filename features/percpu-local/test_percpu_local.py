@@ -56,7 +56,7 @@ def passes_again(place: Machine, top_levels: str = "read-only") -> None:
     log = place.check("dmesg")
     assert f"the top levels are {top_levels}" in log
     assert "not ok" not in log
-    assert re.search(r"ok \d+ new_top_level_entries_reach_all", log)
+    assert re.search(r"ok \d+ new_top_level_entries_reach_all$", log, re.MULTILINE)
     assert place.warnings() == ""
 
 

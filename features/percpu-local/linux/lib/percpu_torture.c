@@ -1095,6 +1095,7 @@ static void check_sums(void)
 	struct tally *sum;
 
 	sum = kzalloc(sizeof(*sum), GFP_KERNEL);
+	percpu_check(&checks, "memory for the sums", 0, !!sum, true);
 	for (i = 0; sum && i < NR_ARENAS; i++) {
 		u64 pairs = 0;
 
