@@ -37,9 +37,11 @@ WIDE = [(cpus, nmi) for cpus in (1, 2, 4, 16, 64) for nmi in ("", NMI)]
     ],
     ids=lambda value: value if isinstance(value, int) else ("nmi" if value else "irq"),
 )
-def test_stress(machine, kunit_suites, tested, space, smp, nmi):
+def test_stress(machine, kunit_suites, needs_symbol, tested, space, smp, nmi):
     if smp > 16 and recipes.recipe(space, tested(recipes.DEFAULT_BUILD)).debian:
         pytest.skip("an emulator with so many CPUs does not boot Debian's kernels, not ours either")
+    if nmi:
+        needs_symbol("ARM64_PSEUDO_NMI")
     # Where there are two CPUs there is a third that never comes online.
     more = "maxcpus=2 " if smp == 2 else ""
     more += PATIENT if smp == 2 or smp > 4 else ""

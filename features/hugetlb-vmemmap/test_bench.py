@@ -77,7 +77,7 @@ def test_uses_of_hugepages_access_their_struct_pages(guest, how, each):
     if each == 1:
         assert more(USED, accesses) >= 2 * MORE
     else:
-        # A fork accesses those of other pages, too, so that only those of more hugepages tell.
+        # Faults and forks also access struct pages of other memory. What more hugepages add tells.
         assert more(USED, accesses) - more(1, accesses) >= 2 * (each - 1) * MORE
     assert more(USED, "kernel") > 500 * each * MORE
 

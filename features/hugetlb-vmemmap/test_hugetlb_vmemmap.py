@@ -98,10 +98,11 @@ def assert_no_page_leaks(place: Machine, kib: int) -> Iterator[None]:
     """As much memory is free afterwards as was before, but for some that caches may have taken.
 
     The counter of what is saved does not show this: a page may be lost that it counts as restored.
+    Some pages are on their way for a moment, so what counts is the best of several readings.
     """
     before = free_memory(place)
     yield
-    assert before - free_memory(place) < kib
+    assert before - max(free_memory(place) for _ in range(3)) < kib
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -481,6 +482,7 @@ def test_any_cpu_is_seamless_but_for_one_pause(machine, cpu):
     place.check("echo 600 >/proc/sys/vm/nr_overcommit_hugepages")
     place.check(f"{PROGRAMS}/surplus 512", timeout=200)
     assert pauses_since() <= 512 // 64 + 1
+    place.check(ALL_BACK, timeout=20)
     changed = read(place, f"{HVO}/entries_changed")
     place.check(f"{PROGRAMS}/surplus 512", timeout=200)
     place.check(ALL_BACK, timeout=20)

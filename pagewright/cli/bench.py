@@ -139,7 +139,10 @@ def bench(
         if svg:
             svg.write_text(plots.plot(figures, select))
     if not measured:
-        raise NothingToMeasureError("nothing of any experiment can be run here")
+        raise NothingToMeasureError(
+            "nothing of any experiment can be run here",
+            "the lines above say what each lacks; docs/lab.md describes the places",
+        )
 
 
 def _show(experiment: Experiment, file: Path, choice: Choice) -> Report:

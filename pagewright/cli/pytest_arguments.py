@@ -47,7 +47,8 @@ def complete(space: Workspace, words: Sequence[str]) -> list[str]:
 def _check_test(space: Workspace, path: Path, before: str) -> None:
     if path.exists():
         return
-    value = f"for the value of {before}, write {before}={path}; " if before[:2] == "--" else ""
+    is_option = before[:2] == "--" and "=" not in before
+    value = f"if it is the value of {before}, write {before}={path}; " if is_option else ""
     files = sorted(
         str(file.relative_to(space.root))
         for folder in ("tests", "features")

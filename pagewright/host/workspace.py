@@ -157,8 +157,13 @@ class Workspace:
             module = sys.modules[loader.name] = module_from_spec(spec)
             # The folder is the user's, who copies it, and has no compiled file.
             sys.dont_write_bytecode, before = True, sys.dont_write_bytecode
-            loader.exec_module(module)
-            sys.dont_write_bytecode = before
+            try:
+                loader.exec_module(module)
+            except BaseException:
+                del sys.modules[loader.name]
+                raise
+            finally:
+                sys.dont_write_bytecode = before
         return sys.modules[loader.name]
 
     def feature(self, name: str) -> Feature:

@@ -535,7 +535,9 @@ static void a_pause_stops_a_cpu_with_interrupts_off(struct kunit *test)
 
 	migrate_disable();
 	have_a_deaf_cpu(test, &deafness, true);
-	KUNIT_EXPECT_EQ(test, cpu_pause_run(watch_others, &watch, NULL), 0);
+	/* Other CPUs may be slow to come. Not msleep(), as have_a_deaf_cpu() says. */
+	while (cpu_pause_run(watch_others, &watch, NULL) && !READ_ONCE(deafness.ended))
+		cpu_pause_sleep(50 * NSEC_PER_MSEC);
 	KUNIT_EXPECT_EQ(test, watch.calls, 1);
 	KUNIT_EXPECT_FALSE(test, READ_ONCE(deafness.ended));
 	stop_being_deaf(&deafness);

@@ -108,7 +108,7 @@ static struct region *take_region(struct kunit *test, unsigned long size,
 	region->size = size;
 	region->pages = alloc_contig_pages(size / PAGE_SIZE, GFP_KERNEL | __GFP_NOWARN,
 					   first_online_node, NULL);
-	/* There is so much on any system, or these tests would be skipped unnoticed. */
+	/* Any system has 8 MiB. Without them the test fails: nobody would notice a skip. */
 	if (!region->pages && size > SZ_8M)
 		kunit_skip(test, "no %lu MiB of contiguous memory", size / SZ_1M);
 	KUNIT_ASSERT_NOT_NULL(test, region->pages);
@@ -1078,9 +1078,9 @@ static void vmalloc_alias_is_protected(struct kunit *test)
 		KUNIT_EXPECT_EQ(test, can_write(page_address(area->pages[i])), i < nr / 2);
 
 	/*
-	 * The change rids each CPU of the translation that it could write through. All pages are
-	 * leaves of their own by now, so no invalidation of a split hides that there is none for
-	 * the change; nor does that of the area itself, which set_memory_ro() would change next.
+	 * The change rids each CPU of the translation that it could write through. Nothing has to
+	 * be split for it, so no invalidation of a split hides one that is missing here.
+	 * set_memory_ro() would invalidate the area, too, which can hide it; so it is not used.
 	 */
 	for (i = 0; i < nr / 2; i++)
 		KUNIT_EXPECT_EQ(test, cpus_that(can_write, page_address(area->pages[i])),
