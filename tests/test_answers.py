@@ -48,10 +48,14 @@ def test_what_failed_is_asked_again(space):
 
 def test_the_oldest_answers_go(asked, monkeypatch, space):
     monkeypatch.setattr(answers, "KEPT", 3)
-    for name in "abcde":
+    for name in "abc":
         asked(name)
+    # What is asked for again is not the oldest any more.
+    assert asked("a") == "answer 0"
+    asked("d")
     assert len(list((space.cache / "answers" / "it").iterdir())) == 3
-    assert asked("e") == "answer 4"
+    assert [asked(name) for name in "acd"] == ["answer 0", "answer 2", "answer 3"]
+    assert asked("b") == "answer 4"
 
 
 SCRIPT = """

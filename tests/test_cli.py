@@ -460,7 +460,7 @@ def patched(space) -> MachineOptions:
 
 
 def test_kunit_prints_the_results_of_a_suite(capsys):
-    call("kunit", "cpu_pause.initiators_take_turns", "--smp", "2")
+    assert call("kunit", "cpu_pause.initiators_take_turns", "--smp", "2") == 0
     out = capsys.readouterr().out
     assert "pass  cpu_pause.initiators_take_turns\n" in out
     assert "1 cases, 0 failed" in out

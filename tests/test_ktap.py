@@ -160,6 +160,7 @@ def test_report_gives_each_case_a_result_of_its_own(pytester):
     )
     result = pytester.runpytest_subprocess("-rA", "-o", "verbosity_subtests=1")
     result.stdout.fnmatch_lines(["*b: fail*", "*why*"])
+    result.stdout.fnmatch_lines(["*c: crash*"])
     result.stdout.fnmatch_lines(["*SUBSKIPPED*no hugepages*"])
     result.stdout.fnmatch_lines(["SUBFAILED*test_some*"])
     result.stdout.fnmatch_lines(["FAILED*test_none*"])
@@ -217,6 +218,11 @@ def test_a_test_whose_suites_are_all_skipped_is_skipped(kunit_suites, reported):
     assert end_of(kunit_suites, guest(SKIPPED, SKIPPED), ["first", "second"]) == "skip"
     assert reported == [SKIPPED, SKIPPED]
     assert end_of(kunit_suites, guest(SKIPPED, complaint="BUG"), ["first"]) == "failure"
+
+
+def test_what_must_run_and_is_skipped_fails(kunit_suites):
+    assert end_of(kunit_suites, guest(SKIPPED), ["first"], ["first"]) == "failure"
+    assert end_of(kunit_suites, guest(SKIPPED, BROKEN), ["first", "second"], ["second"]) == "pass"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("pgtable_transition.c", "violate"): (UNKNOWN, ()),
     ("vmemmap_change.c", "remap_live"): (
         REMAP,
-        (r"smp_wmb\(\)", r"__set_pte_nosync\(", r"flush_tlb_kernel_range\("),
+        (r"smp_wmb\(\)", *(r"__set_pte_nosync\(", r"flush_tlb_kernel_range\(") * 2),
     ),
     ("vmemmap_change.c", "fill_table"): (UNKNOWN, ()),
     ("vmemmap_change.c", "prepare_split"): (UNKNOWN, ()),
@@ -109,6 +109,12 @@ PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
         MIRROR,
         (r"WRITE_ONCE\(copies", r"dsb\(ishst\)"),
     ),
+    ("percpu_local.c", "private_table"): (UNKNOWN, ()),
+    ("percpu_local.c", "make_table"): (UNKNOWN, ()),
+    ("percpu_local.c", "percpu_local_sync_trampoline"): (
+        MIRROR,
+        (r"memcpy\(", r"dsb\(ishst\)"),
+    ),
     ("percpu_local.c", "sync_nonglobal"): (SAME, ()),
 }
 
@@ -117,7 +123,7 @@ _SETTERS = (
     r"|set_top_level|set_local_pmd|(?:pmd|pud|p4d|pgd)_populate\w*"
 )
 # A store to what a pointer or an index names; plain variables are no entries.
-_STORE = re.compile(rf"\b(?:{_SETTERS})\(|\bWRITE_ONCE\((?:\*|\(\(|\w+\[)")
+_STORE = re.compile(rf"\b(?:{_SETTERS})\(|\bmemcpy\(|\bWRITE_ONCE\((?:\*|\(\(|\w+\[)")
 # The code that changes page tables.
 _FOLDER = "arch/arm64/mm"
 _NOT_ENTRIES = {("linear_map_split.c", "linear_map_count")}

@@ -70,6 +70,7 @@ CODES = encodings(
     "tlbi vae1is, x0",
     "tlbi vale1, x0",
     "tlbi aside1is, x0",
+    "tlbi rvaae1, x0",
     "tlbi rvaae1is, x0",
     "tlbi rvaale1os, x0",
     "tlbi vae2is, x0",
@@ -345,6 +346,10 @@ def test_ranges(model, geometry, shift, tg, scale, num, pages):
     assert decoded(model(), "tlbi rvaale1os, x0", value, geometry).last_level
 
 
+def test_a_range_of_one_cpu_is_not_broadcast(model):
+    assert not decoded(model(), "tlbi rvaae1, x0", ranged(VA >> 12, 1, 0, 0)).broadcast
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -536,6 +541,28 @@ def test_an_entry_that_came_and_went_again_after_its_invalidation(model):
     assert m.rules() == ["make-before-invalidation"]
 
 
+@pytest.mark.parametrize("barrier", ["dsb nshst", "dsb nsh"])
+def test_a_barrier_for_one_cpu_before_an_invalidation_for_all(model, barrier):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    for step in (barrier, "tlbi vaale1is, x0", "dsb ish"):
+        m.do(step, operand(VA))
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["scope"]
+
+
+def test_an_entry_that_went_twice_and_was_invalidated_by_one_cpu_each_time(model):
+    m = model()
+    for cpu, barrier in ((0, "dsb ishst"), (1, "dsb ish")):
+        m.set(3, 0, PAGE | A_PAGE)
+        m.set(3, 0, 0)
+        for step in (barrier, "tlbi vmalle1", "dsb nsh"):
+            m.do(step, cpu=cpu)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["scope"]
+
+
 def test_each_cpu_may_invalidate_its_own_tlb(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
@@ -613,6 +640,21 @@ def test_the_level_of_a_block_does_not_invalidate_what_leads_to_pages(model, lev
     assert m.rules() == expected
 
 
+@pytest.mark.parametrize("pages", [0, 20])
+def test_an_address_in_the_middle_of_a_block_invalidates_it(model, pages):
+    """Among few records of pages, and among many."""
+    m = model()
+    for index in range(pages):
+        m.set(3, index, PAGE + 0x1000 * index | A_PAGE)
+    m.set(2, 1, BLOCK | LEAF)
+    for index in range(pages):
+        m.set(3, index, 0)
+    m.set(2, 1, 0)
+    m.flush(VA + 0x205000)
+    m.set(2, 1, BLOCK + 0x200000 | LEAF)
+    assert m.rules() == []
+
+
 def test_a_range_that_is_too_short(model):
     m = model()
     for index in range(4):
@@ -640,6 +682,24 @@ def test_sizes_change_live_with_level_2_alone(model):
     assert with_it.rules() == []
     split_block(without)
     assert set(without.rules()) == {"break-before-make"}
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_lower_levels_do_not_allow_what_level_2_does(model, level):
+    m = model(level)
+    split_block(m)
+    assert set(m.rules()) == {"break-before-make"}
+    m = model(level)
+    contiguous(m, 16, PAGE)
+    m.set(3, 20, PAGE + 0x4000 | A_PAGE)
+    assert set(m.rules()) == {"break-before-make", "contiguous"}
+
+
+def test_a_block_of_1_gib_in_the_place_of_pages_of_other_memory(model):
+    m = model(2)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(1, 0, RAM + 0x40000000 | LEAF)
+    assert set(m.rules()) == {"break-before-make"}
 
 
 def test_a_block_becomes_a_table_that_is_half_filled(model):
@@ -761,6 +821,35 @@ def test_use_while_unmapped(model):
     assert m.rules() == ["stale-use"]
 
 
+def test_use_of_a_block_while_unmapped(model):
+    m = model()
+    m.set(2, 1, BLOCK | LEAF)
+    m.set(2, 1, 0)
+    m.access(VA + 0x400000)
+    assert m.rules() == []
+    m.access(VA + 0x203008)
+    assert m.rules() == ["stale-use"]
+
+
+def test_use_of_a_page_whose_table_is_unlinked(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(2, 0, 0)
+    m.access(VA + 8)
+    assert m.rules() == ["stale-use"]
+
+
+def test_use_that_begins_in_the_page_before(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 1, PAGE + 0x1000 | A_PAGE)
+    m.set(3, 1, 0)
+    m.access(VA + 0xFF8)
+    assert m.rules() == []
+    m.access(VA + 0xFFC)
+    assert m.rules() == ["stale-use"]
+
+
 def test_use_of_either_of_two_pages_with_the_same_contents(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
@@ -808,6 +897,28 @@ def test_a_page_of_other_memory_within_a_contiguous_group(model):
     m.set(3, 31, PAGE + 0x20000 | A_PAGE)
     assert m.rules() == ["contiguous"]
     assert "different blocks" in m.words()
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"), [(AF, []), (1 << 55, []), (READ_ONLY, ["contiguous"])]
+)
+def test_a_member_of_a_contiguous_group_with_another_bit(model, bits, expected):
+    """Access flags and software bits may differ, permissions may not."""
+    m = model(2)
+    contiguous(m, 16, PAGE)
+    m.set(3, 20, (PAGE + 0x4000 | A_PAGE | CONTIGUOUS) ^ bits)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == expected
+
+
+def test_a_contiguous_group_is_judged_when_it_is_invalidated(model):
+    m = model(2)
+    for index in range(8):
+        m.set(3, 16 + index, PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    m.flush(VA + 0x100000)
+    assert m.rules() == []
+    m.flush(VA + 0x1F000)
+    assert m.rules() == ["contiguous"]
 
 
 def test_a_contiguous_group_changes_live(model):
@@ -883,6 +994,21 @@ def test_no_access_flag_no_tlb_entry(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE ^ AF)
     m.set(3, 0, PAGE + 0x1000 | A_PAGE, atomic=True)
+    assert m.rules() == []
+
+
+def test_an_access_flag_is_set(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE ^ AF)
+    m.set(3, 0, PAGE | A_PAGE)
+    assert m.rules() == []
+
+
+def test_a_blind_store_where_hardware_sets_no_access_flags(model):
+    m = model()
+    m.model_tcr(ctypes.c_uint64(TCR & ~(1 << 39)))
+    m.set(3, 0, PAGE | A_PAGE ^ AF)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
     assert m.rules() == []
 
 
@@ -1000,6 +1126,43 @@ def test_per_cpu_tables(model):
     assert m.rules() == []
 
 
+def test_use_through_one_of_two_roots(model):
+    """What is unmapped for one CPU is not for the other."""
+    m = model()
+    root = second_root(m, PAGE)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.root(1, root)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.write(OTHER[3], 0, cpu=1)
+    # A harmless change of the same descriptor under the other root is no reason to forget that.
+    m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
+    m.access(cpu=0)
+    assert m.rules() == []
+    m.access(cpu=1)
+    assert m.rules() == ["stale-use"]
+
+
+def test_another_root_with_a_block_of_other_memory(model):
+    m = model()
+    m.set(2, 1, BLOCK | LEAF)
+    root = second_root(m, PAGE)
+    m.write(OTHER[2] + 8, BLOCK + 0x200000 | LEAF)
+    m.root(0, root)
+    assert m.rules() == ["break-before-make"]
+
+
+def test_a_table_that_is_linked_twice(model):
+    """An invalidation by one of its addresses is none by the other."""
+    m = model()
+    m.set(2, 1, TABLES[3] | VALID | TABLE)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.flush()
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["make-before-invalidation"]
+
+
 def test_top_levels_that_share_a_page(model):
     """With pages of 64 KiB those of 48 bits have 512 bytes."""
     m = model()
@@ -1032,6 +1195,31 @@ def test_writable_here_and_executable_there(model):
     m.set(3, 0, PAGE | A_PAGE)
     m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
     assert m.rules() == ["write-execute"]
+
+
+def test_writable_in_a_block_and_executable_in_a_page_of_it(model):
+    m = model()
+    m.set(2, 1, BLOCK | LEAF)
+    m.set(3, 1, BLOCK + 0x5000 | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == ["write-execute"]
+
+
+def test_executable_by_a_table_that_is_linked(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.write(OTHER[3], PAGE | A_PAGE ^ PXN | READ_ONLY)
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    assert m.rules() == ["write-execute"]
+
+
+def test_executable_after_the_table_that_made_it_writable_is_gone(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(2, 0, 0)
+    m.flush(tlbi="tlbi vmalle1is")
+    m.write(OTHER[3], PAGE | A_PAGE ^ PXN | READ_ONLY)
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    assert m.rules() == []
 
 
 def test_writable_in_a_tlb_alone(model):

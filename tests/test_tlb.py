@@ -131,6 +131,11 @@ class Model:
         self.ttbr1(cpu, asid)
         self._c.tlb_ttbr0(cpu, ctypes.c_uint64(USER_ROOTS[asid]))
 
+    def switch_in_ttbr0(self, asid: int) -> None:
+        """Load the tables of a program with its ASID, as where TCR.A1 is 0."""
+        self._c.tlb_tcr(0, ctypes.c_uint64(TCR & ~(1 << 22)))
+        self._c.tlb_ttbr0(0, ctypes.c_uint64(USER_ROOTS[asid] | asid << 48))
+
     def write(self, pa: int, value: int) -> None:
         """Write to memory."""
         self._c.test_write(ctypes.c_uint64(pa), ctypes.c_uint64(value))
@@ -236,6 +241,12 @@ def test_a_page_more_misses_each_time(model):
     it = model()
     it.pages(*list(range(49)) * 10)
     assert it.misses() == (490, 49)
+
+
+def test_l1_of_code_has_a_size_of_its_own(model):
+    it = model()
+    it.execute(*[VA + n * PAGE for n in range(17)] * 10)
+    assert it.misses(KERNEL_CODE) == (170, 17)
 
 
 def test_a_page_that_is_used_often_stays(model):
@@ -608,6 +619,30 @@ def test_an_address_space_is_invalidated_alone(model):
     it.switch(1)
     it.access(USER_VA, kernel=False)
     assert it.misses(USER) == (3, 3)
+
+
+def test_the_register_of_programs_has_the_address_space_if_the_kernel_says_so(model):
+    it = model()
+    for asid, misses in ((1, 1), (2, 2), (1, 2)):
+        it.switch_in_ttbr0(asid)
+        it.access(USER_VA, kernel=False)
+        assert it.misses(USER) == (misses, misses)
+
+
+def test_an_address_is_invalidated_in_all_address_spaces(model):
+    it = model()
+    it.access(USER_VA, kernel=False)
+    it.tlbi("tlbi vaae1is, x0", operand(USER_VA, asid=2))
+    it.access(USER_VA, kernel=False)
+    assert it.misses(USER) == (2, 2)
+
+
+def test_code_is_invalidated_like_data(model):
+    it = model()
+    it.execute(VA)
+    it.tlbi("tlbi vmalle1")
+    it.execute(VA)
+    assert it.misses(KERNEL_CODE) == (2, 2)
 
 
 def test_an_address_is_invalidated_in_its_address_space(model):

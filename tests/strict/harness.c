@@ -95,6 +95,6 @@ void test_power_off(u32 cpu)
 
 void test_access(u32 cpu, u64 va, bool write)
 {
-	if (address_has_records(va))
+	if (access_has_records(va, 8))
 		model_access(at(cpu), va, 8, write);
 }

@@ -178,7 +178,7 @@ struct record *record_any(u32 *position);
 void record_invalidate(struct site site, const struct tlbi *tlbi);
 void complete(u32 cpu, bool inner);
 void forget_tlb(u32 cpu);
-bool address_has_records(u64 va);
+bool access_has_records(u64 va, u64 size);
 u64 granule(int level);
 
 /* wx.c */

@@ -333,7 +333,7 @@ static void accesses(unsigned int cpu, u32 info, u64 va, void *data)
 			pthread_mutex_unlock(&lock);
 		}
 	}
-	if (va >> 63 && address_has_records(va)) {
+	if (va >> 63 && access_has_records(va, size)) {
 		pthread_mutex_lock(&lock);
 		model_access(site, va, size, store);
 		pthread_mutex_unlock(&lock);

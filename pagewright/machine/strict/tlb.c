@@ -62,11 +62,16 @@ static void count(const struct record *record, int by)
 		nr_large += by;
 }
 
-/* May be asked without a lock. */
-bool address_has_records(u64 va)
+static bool address_has_records(u64 va)
 {
 	return small[(va >> SMALL_SHIFT) % NR_FILTER] ||
 	       (nr_large && large[(va >> LARGE_SHIFT) % NR_FILTER]);
+}
+
+/* An access may reach into the next page. May be asked without a lock. */
+bool access_has_records(u64 va, u64 size)
+{
+	return address_has_records(va) || address_has_records(va + size - 1);
 }
 
 static u32 take(void)
@@ -177,7 +182,8 @@ void record_add(struct site site, u64 va, int level, u64 desc, u64 roots,
 		record->cpus |= cpus;
 		record->roots |= roots;
 		count(record, -1);
-		record->hazard = hazard;
+		/* Under another root the change may have been a harmless one. */
+		record->hazard |= hazard;
 		count(record, 1);
 	} else {
 		index = take();
