@@ -821,13 +821,21 @@ def test_use_while_unmapped(model):
     assert m.rules() == ["stale-use"]
 
 
-def test_use_of_a_block_while_unmapped(model):
+@pytest.mark.parametrize(
+    ("level", "desc", "beside", "inside"),
+    [
+        pytest.param(2, BLOCK | LEAF, 0x400000, 0x203008, id="in-a-block"),
+        pytest.param(3, PAGE + 0x1000 | A_PAGE, 0xFF8, 0xFFC, id="from-the-page-before"),
+    ],
+)
+def test_use_of_what_is_unmapped_and_of_what_is_beside_it(model, level, desc, beside, inside):
     m = model()
-    m.set(2, 1, BLOCK | LEAF)
-    m.set(2, 1, 0)
-    m.access(VA + 0x400000)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(level, 1, desc)
+    m.set(level, 1, 0)
+    m.access(VA + beside)
     assert m.rules() == []
-    m.access(VA + 0x203008)
+    m.access(VA + inside)
     assert m.rules() == ["stale-use"]
 
 
@@ -836,17 +844,6 @@ def test_use_of_a_page_whose_table_is_unlinked(model):
     m.set(3, 0, PAGE | A_PAGE)
     m.set(2, 0, 0)
     m.access(VA + 8)
-    assert m.rules() == ["stale-use"]
-
-
-def test_use_that_begins_in_the_page_before(model):
-    m = model()
-    m.set(3, 0, PAGE | A_PAGE)
-    m.set(3, 1, PAGE + 0x1000 | A_PAGE)
-    m.set(3, 1, 0)
-    m.access(VA + 0xFF8)
-    assert m.rules() == []
-    m.access(VA + 0xFFC)
     assert m.rules() == ["stale-use"]
 
 
@@ -1110,15 +1107,20 @@ def test_a_root_that_stays_loaded_when_tcr_changes(model):
     assert m.rules() == ["tables"]
 
 
-def test_per_cpu_tables(model):
-    """What only one CPU can walk is in no other TLB: its own invalidation is enough."""
-    m = model()
+def unmap_for_the_second_cpu(m: Model) -> None:
+    """Let both CPUs map a page, each in its own tables, and unmap it in those of the second."""
     root = second_root(m, PAGE)
     m.set(3, 0, PAGE | A_PAGE)
     m.root(1, root)
     m.do("tlbi vmalle1", cpu=1)
     m.do("dsb nsh", cpu=1)
     m.write(OTHER[3], 0, cpu=1)
+
+
+def test_per_cpu_tables(model):
+    """What only one CPU can walk is in no other TLB: its own invalidation is enough."""
+    m = model()
+    unmap_for_the_second_cpu(m)
     m.do("dsb nshst", cpu=1)
     m.do("tlbi vmalle1", cpu=1)
     m.do("dsb nsh", cpu=1)
@@ -1129,12 +1131,7 @@ def test_per_cpu_tables(model):
 def test_use_through_one_of_two_roots(model):
     """What is unmapped for one CPU is not for the other."""
     m = model()
-    root = second_root(m, PAGE)
-    m.set(3, 0, PAGE | A_PAGE)
-    m.root(1, root)
-    m.do("tlbi vmalle1", cpu=1)
-    m.do("dsb nsh", cpu=1)
-    m.write(OTHER[3], 0, cpu=1)
+    unmap_for_the_second_cpu(m)
     # A harmless change of the same descriptor under the other root is no reason to forget that.
     m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
     m.access(cpu=0)
