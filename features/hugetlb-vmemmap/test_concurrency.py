@@ -46,6 +46,8 @@ PLUGGED = (
     *("-object", "memory-backend-ram,id=more,size=1G,reserve=off"),
     *("-device", "virtio-mem-pci,id=plugged,memdev=more,requested-size=1G,addr=0x1f"),
 )
+# Wait until it is there.
+MOVABLE = "until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done"
 
 Boot = Callable[..., Machine]
 GuestProgram = Callable[..., None]
@@ -137,5 +139,39 @@ def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
 @seamless_first
 def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, build, mode):
     place = optimised(build, mode, append="memhp_default_state=online_movable", extra_args=PLUGGED)
-    place.check("until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done")
+    place.check(MOVABLE)
     optimised_program(place, build, f"{TESTS}/vmemmap_migrate -f block")
+
+
+# By the size of base pages: the build, the default size of hugepages, and memory for several.
+LARGER_PAGES = [("patched-16k", "32M", "6G"), ("patched-64k", "512M", "10G")]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("build", "size", "memory"), LARGER_PAGES)
+@pytest.mark.parametrize("mode", ["seamless", "pause"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "vmemmap_walkers -v of_{size}",
+        "vmemmap_poison -v of_{size}",
+        "vmemmap_poison -t in_a_tail_is_kept",
+        "vmemmap_poison -t in_the_tail_that_is_copied_is_kept",
+        "vmemmap_migrate -f nodes",
+        "vmemmap_migrate -f block",
+    ],
+)
+def test_larger_base_pages(optimised, optimised_program, program, mode, build, size, memory):
+    """The same with the hugepages that are large enough for HVO there."""
+    options = {}
+    if program.endswith("nodes"):
+        options = {"nodes": 2}
+    elif program.endswith("block"):
+        options = {
+            "append": "memhp_default_state=online_movable",
+            "extra_args": ("-m", "maxmem=16G,slots=2", *PLUGGED[2:]),
+        }
+    place = optimised(build, mode, memory=memory, **options)
+    if program.endswith("block"):
+        place.check(MOVABLE)
+    optimised_program(place, build, f"{TESTS}/{program.format(size=size)}")

@@ -6,62 +6,101 @@ without units, so that one kernel shows what is saved. It also looks at every st
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import pytest
 
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine.free_memory import free_memory
 from pagewright.machine.machine import Machine
 
-DEVICE_MIB = 4096
 # The memory of QEMU's machine begins at the first GiB, of which the kernel uses one.
-MODULE = f"/{FOLDER}/device_memory.ko start=0x80000000 size={DEVICE_MIB << 20}"
-OPTIONS = {
-    "memory": "5G",
-    "smp": 2,
-    "append": "mem=1G",
-    "modules_from": ["features/hugetlb-vmemmap/device_memory.c"],
-}
+START = 0x80000000
 
-# What all struct pages take, in KiB.
-ALL_KIB = DEVICE_MIB * 256 * 64 // 1024
 # Page tables: those of the linear map have none for pages, those of the vmemmap have one for each
-# 128 MiB. And what goes on meanwhile.
+# 128 MiB where base pages have 4 KiB. And what goes on meanwhile.
 ELSE_KIB = 1024
 
 
-def kept(order: int) -> int:
-    """Return KiB of struct pages that are not shared: of each unit the head's page and a second."""
-    units = DEVICE_MIB * 256 >> order
-    return units * 2 * 4
+class Device(NamedTuple):
+    """Memory of a device, with larger base pages so much more that its struct pages count.
+
+    Attributes:
+        page_kib: how large base pages are.
+        gib: how much memory it is.
+        orders: units whose struct pages are shared, by the logarithm of how many pages they have.
+    """
+
+    page_kib: int
+    gib: int
+    orders: tuple[int, ...]
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of a machine that has it."""
+        return {
+            "memory": f"{self.gib + 1}G",
+            "smp": 2,
+            "append": "mem=1G",
+            "modules_from": ["features/hugetlb-vmemmap/device_memory.c"],
+        }
+
+    def add(self, order: int) -> str:
+        """Return the command that adds it in units."""
+        module = f"/{FOLDER}/device_memory.ko start={START:#x}"
+        return f"insmod {module} size={self.gib << 30} shift={order}"
+
+    def all_kib(self) -> int:
+        """Return KiB of all struct pages."""
+        return (self.gib << 20) // self.page_kib * 64 // 1024
+
+    def kept_kib(self, order: int) -> int:
+        """Return KiB of struct pages that are not shared: of each unit the head's page and one."""
+        units = (self.gib << 20) // self.page_kib >> order
+        return units * 2 * self.page_kib
 
 
-def added(place: Machine, order: int) -> int:
+# Units of 2 MiB and 1 GiB, 32 MiB and 1 GiB, and 512 MiB.
+DEVICES = {
+    "patched-4k": Device(4, 4, (9, 18)),
+    "patched-16k": Device(16, 8, (11, 16)),
+    "patched-64k": Device(64, 16, (13,)),
+}
+
+
+def added(place: Machine, device: Device, order: int) -> int:
     """Add the memory and remove it again; return by how many KiB MemFree was less meanwhile."""
     before = free_memory(place)
-    place.check(f"insmod {MODULE} shift={order}", timeout=300)
+    place.check(device.add(order), timeout=300)
     taken = before - free_memory(place)
     place.check("rmmod device_memory")
     assert abs(free_memory(place) - before) < ELSE_KIB
     return taken
 
 
-def test_device_memory(machine):
+@pytest.mark.parametrize(
+    "build", [n if n == "patched-4k" else pytest.param(n, marks=pytest.mark.full) for n in DEVICES]
+)
+def test_device_memory(machine, build):
     """In units of 2 MiB it takes a quarter of the struct pages, of 1 GiB next to none."""
-    place = machine(**OPTIONS)
+    device = DEVICES[build]
+    place = machine(build, **device.options())
     # The first one leaves caches of slabs behind.
-    place.check(f"insmod {MODULE}; rmmod device_memory", timeout=300)
-    assert added(place, 0) == pytest.approx(ALL_KIB, abs=ELSE_KIB)
-    for order in (9, 18):
-        assert added(place, order) == pytest.approx(kept(order), abs=ELSE_KIB)
+    place.check(f"{device.add(0)}; rmmod device_memory", timeout=300)
+    assert added(place, device, 0) == pytest.approx(device.all_kib(), abs=ELSE_KIB)
+    for order in device.orders:
+        assert added(place, device, order) == pytest.approx(device.kept_kib(order), abs=ELSE_KIB)
     assert place.warnings() == ""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("order", [9, 18])
-def test_device_memory_on_a_strict_machine(machine, order):
+@pytest.mark.parametrize(
+    ("build", "order"), [(name, order) for name in DEVICES for order in DEVICES[name].orders]
+)
+def test_device_memory_on_a_strict_machine(machine, build, order):
     """No entry is written where one was, and none is left in a TLB when its page goes."""
-    place = machine(strict=True, **OPTIONS)
+    device = DEVICES[build]
+    place = machine(build, strict=True, **device.options())
     for _ in range(2):
-        place.check(f"insmod {MODULE} shift={order} && rmmod device_memory", timeout=900)
+        place.check(f"{device.add(order)} && rmmod device_memory", timeout=900)
     assert place.warnings() == ""
     assert place.violations() == []

@@ -99,7 +99,7 @@ class HotPlug:
         {
             "append": "memhp_default_state=online_movable",
             "extra_args": (
-                *("-m", "maxmem=8G,slots=2"),
+                *("-m", "maxmem=16G,slots=2"),
                 *("-object", "memory-backend-ram,id=more,size=4G,reserve=off"),
                 *("-device", "virtio-mem-pci,id=plugged,memdev=more,addr=0x1f"),
             ),

@@ -11,6 +11,7 @@ import itertools
 import re
 import shlex
 import time
+from typing import NamedTuple
 
 import pytest
 from settled import settled_leaves, wait_until
@@ -26,11 +27,30 @@ pytestmark = [pytest.mark.full, pytest.mark.long]
 SECONDS = 600
 MIB = 1 << 20
 
-# How much memory is plugged, by turns. Some of it stays while anybody allocates: when the last of a
-# zone goes, Linux 6.12 rebuilds the list of zones under those who allocate, in code that no feature
-# changes. Right after that an oops in zone_statistics() was seen: it read the entry of the
-# preferred zone again, and there was none any more.
-PLUGGED = (256 * MIB, 1024 * MIB)
+
+class Amounts(NamedTuple):
+    """What goes by the size of hugepages, and so of base pages.
+
+    Attributes:
+        pools: how many hugepages there are to be, one number after the other.
+        memory: of the machine, of which the largest pool is a small part.
+        plugged: how many MiB are plugged, by turns.
+    """
+
+    pools: str
+    memory: str
+    plugged: tuple[int, int]
+
+
+# Some of what is plugged stays while anybody allocates: when the last of a zone goes, Linux 6.12
+# rebuilds the list of zones under those who allocate, in code that no feature changes. Right after
+# that an oops in zone_statistics() was seen: it read the entry of the preferred zone again, and
+# there was none any more.
+AMOUNTS = {
+    "4k": Amounts("64 16 128 32", "3G", (256, 1024)),
+    "16k": Amounts("16 4 24 8", "5G", (256, 1024)),
+    "64k": Amounts("4 1 6 2", "10G", (512, 2048)),
+}
 
 # How much of it may stay for good where DEBUG_VM is set. The page allocator looks at pages there,
 # and drops 2 MiB that it is about to hand out if one of them has an error. Nobody has these then,
@@ -42,16 +62,17 @@ STOP = "/run/stop"
 UNPLUGGED = "/run/unplugged"
 LINEAR_MAP = "/usr/lib/tests/linear-map"
 HUGEPAGES = "/usr/lib/tests/hugetlb-vmemmap"
-POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB"
+POOL = "/proc/sys/vm/nr_hugepages"
 
 # Each is run again and again until the time is over. A turn that fails is the last one.
+# POOLS stands for the sizes of the pool.
 JOBS = {
     "secret-memory": f"{LINEAR_MAP}/secretmem -t of_many_processes_comes_back",
     "modules": LOAD_UNLOAD,
     "bpf": f"{LINEAR_MAP}/bpf -t programs_come_and_go_on_all_cpus",
     "hugepages": f"{HUGEPAGES}/vmemmap_holders {STOP}",
     # A pool that grows takes what it can get.
-    "pool": f"for nr in 64 16 128 32; do echo $nr >{POOL}/nr_hugepages || exit; sleep 1; done",
+    "pool": f"for nr in POOLS; do echo $nr >{POOL} || exit; sleep 1; done",
     # So much work, which takes 5 s on an idle machine. With a time-out of 20 s, stress-ng said "out
     # of system resources" in its first turn on a debug kernel, with memory free.
     "memory": "stress-ng --vm 2 --vm-bytes 64M --vm-method all --verify --vm-ops 10000",
@@ -92,14 +113,15 @@ def changes(place: Machine) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("cpu", [DEFAULT_CPU, LEVEL_0_CPU], ids=["live", "paused"])
-@pytest.mark.parametrize("build", ["patched-4k", "debug-4k"])
+@pytest.mark.parametrize("build", ["patched-4k", "debug-4k", "patched-16k", "patched-64k"])
 def test_everything_at_once(machine, space, hotplug, build, cpu):
     """What fails is named with the end of what it has printed; nothing is left when all is over."""
+    amounts = AMOUNTS[build.rpartition("-")[2]]
     place = machine(
         build,
         cpu=cpu,
         smp=8,
-        memory="3G",
+        memory=amounts.memory,
         **hotplug.options
         | {
             "append": f"{hotplug.options['append']} hugetlb_free_vmemmap=on "
@@ -110,14 +132,12 @@ def test_everything_at_once(machine, space, hotplug, build, cpu):
     place.check(f"{LINEAR_MAP}/modules -t leave_nothing_else_read_only")
     leaves, counted = settled_leaves(place), changes(place)
     for name, command in JOBS.items():
-        place.check(
-            f"{BEGIN.format(stop=STOP)}\njob {name} {shlex.quote(command)} >/dev/null 2>&1 &",
-            timeout=300,
-        )
-    until, sizes = time.monotonic() + SECONDS, itertools.cycle(PLUGGED)
+        words = shlex.quote(command.replace("POOLS", amounts.pools))
+        place.check(f"{BEGIN.format(stop=STOP)}\njob {name} {words} >/dev/null 2>&1 &", timeout=300)
+    until, sizes = time.monotonic() + SECONDS, itertools.cycle(amounts.plugged)
     plugged = [hotplug.size(place)]
     while time.monotonic() < until:
-        hotplug.resize(place, next(sizes))
+        hotplug.resize(place, next(sizes) * MIB)
         time.sleep(15)
         plugged.append(hotplug.size(place))
         # Also that it still answers. With forty tasks running that has taken more than a minute.
@@ -139,11 +159,11 @@ def test_everything_at_once(machine, space, hotplug, build, cpu):
     assert min(counts["holds"], counts["errors"], counts["offlines"]) > 0, counts
     assert counts["wrong"] == counts["unheard"] == counts["unrepaired"] == 0, counts
     assert "not ok" not in place.check("dmesg")
-    place.check(f"echo 0 >{POOL}/nr_hugepages")
+    place.check(f"echo 0 >{POOL}")
     lost = LOST if recipe(space, build).debug else 0
     wait_until(lambda: hotplug.size(place) <= lost, 120)
-    # What stays is mapped by blocks.
-    sizes = ["DirectMap4k", "DirectMap64k"] if hotplug.size(place) else [*leaves]
+    # What stays is mapped by blocks; pages and contiguous ranges of them are told first.
+    sizes = [*leaves][:2] if hotplug.size(place) else [*leaves]
     wait_until(lambda: all(settled_leaves(place)[size] == leaves[size] for size in sizes), 60)
     assert place.meminfo()["HugePages_Total"] == 0
     assert klog.splats(klog.without_dying_cpus(place.console())) == ""

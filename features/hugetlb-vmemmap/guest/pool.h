@@ -20,6 +20,8 @@
 #include "files.h"
 
 #define POOL_2M		(2UL << 20)
+#define POOL_32M	(32UL << 20)
+#define POOL_512M	(512UL << 20)
 #define POOL_1G		(1UL << 30)
 
 #define POOL_DIR	"/sys/kernel/mm/hugepages"
@@ -38,6 +40,19 @@
 static inline size_t page_size(void)
 {
 	return sysconf(_SC_PAGESIZE);
+}
+
+/*
+ * Huge pages of the default size, which one entry of the second level maps: 2, 32 or 512 MiB,
+ * by the size of the base page.  They are the smallest whose struct pages can be freed.
+ */
+static inline unsigned long pool_default(void)
+{
+	static unsigned long size;
+
+	if (!size)
+		size = meminfo("Hugepagesize") << 10;
+	return size;
 }
 
 /*

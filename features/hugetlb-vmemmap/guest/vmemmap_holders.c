@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Huge pages of 2 MiB are held, written and given back by several threads, and
+ * Huge pages of the default size are held, written and given back by several threads, and
  * some of their pages have memory errors meanwhile, until a file is there.
  *
  *	vmemmap_holders FILE
@@ -48,7 +48,7 @@ static bool have_error(struct holder *holder, char *p, size_t offset)
 		return false;
 	holder->errors++;
 	holder->unheard += fault_at(p + offset) != BUS_MCEERR_AR;
-	munmap(p, POOL_2M);
+	munmap(p, pool_default());
 	/* The page leaves the pool when its last user is gone, which may take a little. */
 	for (tries = 0; tries < 100 && frame_flags(frame) & FLAG_HWPOISON; tries++) {
 		number_write(UNPOISON, frame);
@@ -64,15 +64,15 @@ static void *hold(void *data)
 	char *p;
 
 	while (access(holder->stop, F_OK)) {
-		p = pool_map(POOL_2M, 1);
+		p = pool_map(pool_default(), 1);
 		if (!p || fault_at(p)) {
 			if (p)
-				munmap(p, POOL_2M);
+				munmap(p, pool_default());
 			usleep(1000);
 			continue;
 		}
-		fill(p, POOL_2M, holder->holds);
-		offset = rand_r(&holder->seed) % (POOL_2M / page_size()) * page_size();
+		fill(p, pool_default(), holder->holds);
+		offset = rand_r(&holder->seed) % (pool_default() / page_size()) * page_size();
 		if (!(holder->holds % OFFLINE_IN)) {
 			unsigned long frame = frame_of(p) + offset / page_size();
 
@@ -82,9 +82,9 @@ static void *hold(void *data)
 				number_write(UNPOISON, frame);
 			}
 		}
-		holder->wrong += wrong_pages(p, POOL_2M, holder->holds);
+		holder->wrong += wrong_pages(p, pool_default(), holder->holds);
 		if (++holder->holds % ERROR_IN || !have_error(holder, p, offset))
-			munmap(p, POOL_2M);
+			munmap(p, pool_default());
 	}
 	return NULL;
 }

@@ -18,12 +18,9 @@
 #undef TEST_TIMEOUT_DEFAULT
 #define TEST_TIMEOUT_DEFAULT	300
 
-#define PAGES		24
+#define MOST_PAGES	24
 #define ROUNDS		20
 #define NODES		2
-
-/* What others of the same pool take and give back meanwhile. */
-#define CHURN		16
 
 /* As in vmemmap_walkers.c. */
 #define SLACK		8192
@@ -32,18 +29,30 @@
 #define BLOCK_DIR	"/sys/devices/system/memory"
 #define BLOCK_SIZE	BLOCK_DIR "/block_size_bytes"
 
+/* How many pages move; those of 512 MiB take much memory. */
+static int pages_moved(void)
+{
+	return pool_default() < POOL_512M ? MOST_PAGES : 3;
+}
+
+/* What others of the same pool take and give back meanwhile. */
+static int pages_churned(void)
+{
+	return pool_default() < POOL_512M ? 16 : 2;
+}
+
 static const char *node_path(int node, const char *name)
 {
 	static __thread char folder[64];
 
 	snprintf(folder, sizeof(folder), NODE_DIR, node);
-	return pool_path_in(folder, POOL_2M, name);
+	return pool_path_in(folder, pool_default(), name);
 }
 
 /* Every word says where it belongs. */
 static void fill(char *p, int pages, size_t seed)
 {
-	size_t i, words = pages * POOL_2M / sizeof(size_t);
+	size_t i, words = pages * pool_default() / sizeof(size_t);
 
 	for (i = 0; i < words; i += 64)
 		((size_t *)p)[i] = i ^ seed;
@@ -51,7 +60,7 @@ static void fill(char *p, int pages, size_t seed)
 
 static size_t wrong_words(char *p, int pages, size_t seed)
 {
-	size_t i, wrong = 0, words = pages * POOL_2M / sizeof(size_t);
+	size_t i, wrong = 0, words = pages * pool_default() / sizeof(size_t);
 
 	for (i = 0; i < words; i += 64)
 		wrong += ((size_t *)p)[i] != (i ^ seed);
@@ -61,11 +70,11 @@ static size_t wrong_words(char *p, int pages, size_t seed)
 /* How many of the pages are on a node after all were asked to go there. */
 static int move_to(char *p, int pages, int node)
 {
-	int i, there = 0, nodes[PAGES], status[PAGES];
-	void *addresses[PAGES];
+	int i, there = 0, nodes[MOST_PAGES], status[MOST_PAGES];
+	void *addresses[MOST_PAGES];
 
 	for (i = 0; i < pages; i++) {
-		addresses[i] = p + i * POOL_2M;
+		addresses[i] = p + i * pool_default();
 		nodes[i] = node;
 		status[i] = -1;
 	}
@@ -80,14 +89,14 @@ static int move_to(char *p, int pages, int node)
 static int bind_to(char *p, int pages, int node)
 {
 	unsigned long mask = 1UL << node;
-	int i, there = 0, status[PAGES];
-	void *addresses[PAGES];
+	int i, there = 0, status[MOST_PAGES];
+	void *addresses[MOST_PAGES];
 
-	if (syscall(__NR_mbind, p, pages * POOL_2M, MPOL_BIND, &mask, 8 * sizeof(mask),
+	if (syscall(__NR_mbind, p, pages * pool_default(), MPOL_BIND, &mask, 8 * sizeof(mask),
 		    MPOL_MF_MOVE | MPOL_MF_STRICT))
 		printf("# mbind: %s\n", strerror(errno));
 	for (i = 0; i < pages; i++) {
-		addresses[i] = p + i * POOL_2M;
+		addresses[i] = p + i * pool_default();
 		status[i] = -1;
 	}
 	syscall(__NR_move_pages, 0, pages, addresses, NULL, status, 0);
@@ -113,7 +122,8 @@ static void *churn(void *data)
 
 	while (!__atomic_load_n(&churn->stop, __ATOMIC_RELAXED)) {
 		for (node = 0; node < churn->nodes; node++)
-			number_write(node_path(node, "nr_hugepages"), churn->kept[node] + CHURN);
+			number_write(node_path(node, "nr_hugepages"),
+				     churn->kept[node] + pages_churned());
 		for (node = 0; node < churn->nodes; node++)
 			number_write(node_path(node, "nr_hugepages"), churn->kept[node]);
 		__atomic_fetch_add(&churn->rounds, 1, __ATOMIC_RELAXED);
@@ -146,6 +156,7 @@ static void churn_stop(struct churn *self)
 
 FIXTURE(nodes) {
 	struct churn churn;
+	int pages;
 	long available;
 	char *p;
 };
@@ -156,37 +167,38 @@ FIXTURE_SETUP(nodes)
 
 	if (number_read(node_path(1, "nr_hugepages"), -1) < 0)
 		SKIP(return, "there is one node only");
-	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	ASSERT_TRUE(pool_is_empty(pool_default()));
 	self->available = available();
+	self->pages = pages_moved();
 	for (node = 0; node < NODES; node++)
-		number_write(node_path(node, "nr_hugepages"), PAGES);
+		number_write(node_path(node, "nr_hugepages"), self->pages);
 	for (node = 0; node < NODES; node++)
-		ASSERT_EQ(PAGES, number_read(node_path(node, "nr_hugepages"), -1));
-	self->p = pool_map(POOL_2M, PAGES);
+		ASSERT_EQ(self->pages, number_read(node_path(node, "nr_hugepages"), -1));
+	self->p = pool_map(pool_default(), self->pages);
 	ASSERT_NE(NULL, self->p);
-	fill(self->p, PAGES, 0);
-	ASSERT_EQ(PAGES, move_to(self->p, PAGES, 0));
-	churn_start(&self->churn, NODES, PAGES);
+	fill(self->p, self->pages, 0);
+	ASSERT_EQ(self->pages, move_to(self->p, self->pages, 0));
+	churn_start(&self->churn, NODES, self->pages);
 }
 
 FIXTURE_TEARDOWN(nodes)
 {
 	if (self->p)
-		munmap(self->p, PAGES * POOL_2M);
-	pool_set(POOL_2M, "nr_hugepages", 0);
+		munmap(self->p, self->pages * pool_default());
+	pool_set(pool_default(), "nr_hugepages", 0);
 }
 
-#define EXPECT_NOTHING_LOST()							\
-do {										\
-	churn_stop(&self->churn);						\
-	EXPECT_GT(self->churn.rounds, 0);					\
-	EXPECT_EQ(NODES * PAGES, pool_get(POOL_2M, "nr_hugepages"));		\
-	EXPECT_EQ((NODES - 1) * PAGES, pool_get(POOL_2M, "free_hugepages"));	\
-	EXPECT_EQ(0, pool_get(POOL_2M, "surplus_hugepages"));			\
-	munmap(self->p, PAGES * POOL_2M);					\
-	self->p = NULL;								\
-	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
-	EXPECT_LT(self->available - available(), SLACK);			\
+#define EXPECT_NOTHING_LOST()									\
+do {												\
+	churn_stop(&self->churn);								\
+	EXPECT_GT(self->churn.rounds, 0);							\
+	EXPECT_EQ(NODES * self->pages, pool_get(pool_default(), "nr_hugepages"));		\
+	EXPECT_EQ((NODES - 1) * self->pages, pool_get(pool_default(), "free_hugepages"));	\
+	EXPECT_EQ(0, pool_get(pool_default(), "surplus_hugepages"));				\
+	munmap(self->p, self->pages * pool_default());						\
+	self->p = NULL;										\
+	EXPECT_TRUE(pool_is_empty(pool_default()));						\
+	EXPECT_LT(self->available - available(), SLACK);					\
 } while (0)
 
 TEST_F(nodes, take_pages_from_each_other)
@@ -194,9 +206,9 @@ TEST_F(nodes, take_pages_from_each_other)
 	int i;
 
 	for (i = 1; i <= ROUNDS; i++) {
-		EXPECT_EQ(PAGES, move_to(self->p, PAGES, i % NODES));
-		EXPECT_EQ(0, wrong_words(self->p, PAGES, i - 1));
-		fill(self->p, PAGES, i);
+		EXPECT_EQ(self->pages, move_to(self->p, self->pages, i % NODES));
+		EXPECT_EQ(0, wrong_words(self->p, self->pages, i - 1));
+		fill(self->p, self->pages, i);
 	}
 	EXPECT_NOTHING_LOST();
 }
@@ -206,9 +218,9 @@ TEST_F(nodes, have_what_is_bound_to_them)
 	int i;
 
 	for (i = 1; i <= ROUNDS; i++) {
-		EXPECT_EQ(PAGES, bind_to(self->p, PAGES, i % NODES));
-		EXPECT_EQ(0, wrong_words(self->p, PAGES, i - 1));
-		fill(self->p, PAGES, i);
+		EXPECT_EQ(self->pages, bind_to(self->p, self->pages, i % NODES));
+		EXPECT_EQ(0, wrong_words(self->p, self->pages, i - 1));
+		fill(self->p, self->pages, i);
 	}
 	EXPECT_NOTHING_LOST();
 }
@@ -265,7 +277,7 @@ static long block_has_of(const struct block *block, const char *p, long pages)
 	long i, found = 0;
 
 	for (i = 0; i < pages; i++)
-		found += block_has(block, frame_of(p + i * POOL_2M));
+		found += block_has(block, frame_of(p + i * pool_default()));
 	return found;
 }
 
@@ -291,41 +303,43 @@ FIXTURE_SETUP(block)
 {
 	int i;
 
-	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	ASSERT_TRUE(pool_is_empty(pool_default()));
 	self->available = available();
 	/* As many as there is memory that can be moved, for some to be in each block. */
-	pool_set(POOL_2M, "nr_hugepages", meminfo("MemFree") / 2048 * 3 / 4);
+	pool_set(pool_default(), "nr_hugepages",
+		 meminfo("MemFree") / (pool_default() >> 10) * 3 / 4);
 	for (i = 0; block_find(&self->block, i); i++) {
 		self->pages = block_pages(&self->block);
-		if (self->pages > 8)
+		/* More than an eighth of it. */
+		if (self->pages * 8 > self->block.frames * page_size() / pool_default())
 			return;
 	}
-	pool_is_empty(POOL_2M);
+	pool_is_empty(pool_default());
 	SKIP(return, "no block of memory that could go offline (of %d)", i);
 }
 
 FIXTURE_TEARDOWN(block)
 {
 	text_write(self->block.state, "online_movable");
-	pool_set(POOL_2M, "nr_hugepages", 0);
+	pool_set(pool_default(), "nr_hugepages", 0);
 }
 
 #define EXPECT_BLOCK_BACK()							\
 do {										\
 	EXPECT_EQ(0, text_write(self->block.state, "online_movable"));		\
 	EXPECT_EQ(0, block_pages(&self->block));				\
-	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_TRUE(pool_is_empty(pool_default()));				\
 	EXPECT_LT(self->available - available(), SLACK);			\
 } while (0)
 
 TEST_F(block, takes_its_free_pages_along)
 {
-	long before = pool_get(POOL_2M, "nr_hugepages");
+	long before = pool_get(pool_default(), "nr_hugepages");
 
 	EXPECT_EQ(0, text_write(self->block.state, "offline"));
 	EXPECT_EQ(0, frames_with(self->block.first, self->block.frames, FLAG_HUGE));
-	EXPECT_EQ(before - self->pages, pool_get(POOL_2M, "nr_hugepages"));
-	EXPECT_EQ(before - self->pages, pool_get(POOL_2M, "free_hugepages"));
+	EXPECT_EQ(before - self->pages, pool_get(pool_default(), "nr_hugepages"));
+	EXPECT_EQ(before - self->pages, pool_get(pool_default(), "free_hugepages"));
 	EXPECT_BLOCK_BACK();
 }
 
@@ -335,21 +349,21 @@ TEST_F(block, takes_its_free_pages_along)
  */
 TEST_F(block, leaves_its_used_pages_behind)
 {
-	long before = pool_get(POOL_2M, "nr_hugepages"), used = before / 2;
-	unsigned long size = used * POOL_2M;
-	char *p = pool_map(POOL_2M, used);
+	long before = pool_get(pool_default(), "nr_hugepages"), used = before / 2;
+	unsigned long size = used * pool_default();
+	char *p = pool_map(pool_default(), used);
 
 	ASSERT_NE(NULL, p);
 	fill(p, used, 7);
 	ASSERT_TRUE(block_find_with(&self->block, p, used));
 	printf("# %ld of %ld used pages are in the block\n", block_has_of(&self->block, p, used),
 	       used);
-	pool_set(POOL_2M, "nr_hugepages", used);
+	pool_set(pool_default(), "nr_hugepages", used);
 	EXPECT_EQ(0, text_write(self->block.state, "offline"));
 	EXPECT_EQ(0, wrong_words(p, used, 7));
 	EXPECT_EQ(0, block_has_of(&self->block, p, used));
 	EXPECT_EQ(0, frames_with(self->block.first, self->block.frames, FLAG_HUGE));
-	EXPECT_LE(used, pool_get(POOL_2M, "nr_hugepages"));
+	EXPECT_LE(used, pool_get(pool_default(), "nr_hugepages"));
 	munmap(p, size);
 	EXPECT_BLOCK_BACK();
 }
@@ -360,8 +374,8 @@ TEST_F(block, leaves_its_used_pages_behind)
  */
 TEST_F(block, goes_while_the_pool_changes)
 {
-	long before = pool_get(POOL_2M, "nr_hugepages"), used = before / 4;
-	char *p = pool_map(POOL_2M, used);
+	long before = pool_get(pool_default(), "nr_hugepages"), used = before / 4;
+	char *p = pool_map(pool_default(), used);
 	int tries, offline = 0;
 	struct churn churn;
 
@@ -381,8 +395,8 @@ TEST_F(block, goes_while_the_pool_changes)
 	       churn.rounds);
 	EXPECT_GT(offline, 0);
 	EXPECT_EQ(0, wrong_words(p, used, 9));
-	munmap(p, used * POOL_2M);
-	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	munmap(p, used * pool_default());
+	EXPECT_TRUE(pool_is_empty(pool_default()));
 	EXPECT_EQ(0, frames_with(self->block.first, self->block.frames, FLAG_HUGE));
 	EXPECT_LT(self->available - available(), SLACK);
 }

@@ -30,26 +30,40 @@
 
 #define SLACK		4096
 
-/*
- * Pages beyond the pool, so many that they are optimized together where CPUs are paused for it.
- * When they are given up they are gathered for a moment.
- */
-#define SURPLUS		32
-
 FIXTURE(poison) {
 	size_t subpages;
 	long available;
 	long corrupted;
 };
 
+/*
+ * Several pages, a power of two, are so many that they are optimized together where CPUs are
+ * paused for it, or as many as there is memory for. When they are given up they are gathered for
+ * a moment.
+ */
 FIXTURE_VARIANT(poison) {
 	unsigned long size;
+	int several;
 	int least_memory_mb;
 };
 
 FIXTURE_VARIANT_ADD(poison, of_2M) {
 	.size = POOL_2M,
+	.several = 32,
 	.least_memory_mb = 100,
+};
+
+/* These two are the default where base pages have 16 and 64 KiB. */
+FIXTURE_VARIANT_ADD(poison, of_32M) {
+	.size = POOL_32M,
+	.several = 32,
+	.least_memory_mb = 2500,
+};
+
+FIXTURE_VARIANT_ADD(poison, of_512M) {
+	.size = POOL_512M,
+	.several = 4,
+	.least_memory_mb = 5000,
 };
 
 FIXTURE_VARIANT_ADD(poison, of_1G) {
@@ -63,6 +77,8 @@ FIXTURE_SETUP(poison)
 		SKIP(return, "the kernel cannot inject memory errors");
 	if (!pool_exists(variant->size))
 		SKIP(return, "no pool of %lu kB pages", variant->size >> 10);
+	if (variant->size < pool_default())
+		SKIP(return, "the struct pages of %lu kB are in one page", variant->size >> 10);
 	if (meminfo("MemTotal") >> 10 < variant->least_memory_mb)
 		SKIP(return, "less than %d MiB of memory", variant->least_memory_mb);
 	ASSERT_TRUE(pool_is_empty(variant->size));
@@ -101,17 +117,17 @@ static unsigned long free_page(unsigned long size, int count)
  * The huge page is gone, and of its pages exactly one is out of use.  It stays
  * so whatever the others are used for, until it is repaired.
  */
-#define EXPECT_ONLY_ONE_BAD(frame_, bad_)					\
-do {										\
-	unsigned long f_ = frame_, b_ = bad_;					\
-										\
-	EXPECT_EQ(0, frames_with(f_, self->subpages, FLAG_HUGE));		\
-	EXPECT_EQ(1, frames_with(f_, self->subpages, FLAG_HWPOISON));		\
-	/* Others may have some in use by now, and lists of CPUs keep some. */	\
+#define EXPECT_ONLY_ONE_BAD(frame_, bad_)							\
+do {												\
+	unsigned long f_ = frame_, b_ = bad_;							\
+												\
+	EXPECT_EQ(0, frames_with(f_, self->subpages, FLAG_HUGE));				\
+	EXPECT_EQ(1, frames_with(f_, self->subpages, FLAG_HWPOISON));				\
+	/* Others may have some in use by now, and lists of CPUs keep some. */			\
 	EXPECT_GT(frames_with(f_, self->subpages, FLAG_BUDDY), (long)self->subpages / 2);	\
-	EXPECT_EQ(FLAG_HWPOISON, frame_flags(b_) & (FLAG_HWPOISON | FLAG_BUDDY));	\
-	EXPECT_EQ(self->corrupted + (long)page_size() / 1024,			\
-		  meminfo("HardwareCorrupted"));				\
+	EXPECT_EQ(FLAG_HWPOISON, frame_flags(b_) & (FLAG_HWPOISON | FLAG_BUDDY));		\
+	EXPECT_EQ(self->corrupted + (long)page_size() / 1024,					\
+		  meminfo("HardwareCorrupted"));						\
 } while (0)
 
 #define EXPECT_AS_BEFORE(frame_, bad_)						\
@@ -198,8 +214,8 @@ static bool allocator_checks_pages(void)
 }
 
 /*
- * These are to be the first errors since boot, so each is run by itself. Only pages of 2 MiB are
- * made of what has an error.
+ * These are to be the first errors since boot, so each is run by itself. Only pages of the
+ * default size are made of what has an error.
  */
 FIXTURE(first_error) {
 	size_t subpages;
@@ -211,15 +227,15 @@ FIXTURE_SETUP(first_error)
 {
 	if (access(CORRUPT, W_OK) || access(UNPOISON, W_OK))
 		SKIP(return, "the kernel cannot inject memory errors");
-	if (!pool_exists(POOL_2M))
-		SKIP(return, "no pool of 2 MiB pages");
-	self->subpages = POOL_2M / page_size();
-	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	if (!pool_exists(pool_default()))
+		SKIP(return, "no pool of %lu kB pages", pool_default() >> 10);
+	self->subpages = pool_default() / page_size();
+	ASSERT_TRUE(pool_is_empty(pool_default()));
 }
 
 FIXTURE_TEARDOWN(first_error)
 {
-	pool_set(POOL_2M, "nr_hugepages", 0);
+	pool_set(pool_default(), "nr_hugepages", 0);
 	if (self->bad)
 		repair(self->bad);
 }
@@ -232,17 +248,17 @@ FIXTURE_TEARDOWN(first_error)
 do {										\
 	int count = 0;								\
 										\
-	self->frame = error_in_reserved_page(POOL_2M, tail_);			\
+	self->frame = error_in_reserved_page(pool_default(), tail_);		\
 	ASSERT_NE(0, self->frame);						\
 	self->bad = self->frame + (tail_);					\
-	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_TRUE(pool_is_empty(pool_default()));				\
 	EXPECT_EQ(1, frames_with(self->frame, self->subpages, FLAG_HWPOISON));	\
 	while (!(frame_flags(self->frame) & FLAG_HUGE) && count++ < 64)		\
-		pool_set(POOL_2M, "nr_hugepages", count);			\
+		pool_set(pool_default(), "nr_hugepages", count);		\
 	/* Otherwise it is dropped. */						\
 	if (!allocator_checks_pages())						\
 		EXPECT_NE(0, frame_flags(self->frame) & FLAG_HUGE);		\
-	EXPECT_TRUE(pool_is_empty(POOL_2M));					\
+	EXPECT_TRUE(pool_is_empty(pool_default()));				\
 	EXPECT_EQ(1, frames_with(self->frame, self->subpages, FLAG_HWPOISON));	\
 	EXPECT_NE(0, frame_flags(self->bad) & FLAG_HWPOISON);			\
 } while (0)
@@ -298,7 +314,7 @@ TEST_F(poison, soft_offline_where_no_other_page_is_free)
 	unsigned long frame, bad;
 	char *p;
 
-	if (variant->size != POOL_2M)
+	if (variant->size != pool_default())
 		SKIP(return, "pages of this size have others of the pool take their place");
 	pool_set(variant->size, "nr_hugepages", 1);
 	p = pool_map(variant->size, 1);
@@ -314,12 +330,12 @@ TEST_F(poison, soft_offline_where_no_other_page_is_free)
 }
 
 /* Map pages beyond the pool and fill the first one; NULL if there are none. */
-static char *map_surplus(unsigned long size)
+static char *map_surplus(unsigned long size, int count)
 {
 	char *p;
 
-	pool_set(size, "nr_overcommit_hugepages", SURPLUS);
-	p = pool_map(size, SURPLUS);
+	pool_set(size, "nr_overcommit_hugepages", count);
+	p = pool_map(size, count);
 	if (p)
 		fill(p, size, 1);
 	return p;
@@ -332,9 +348,9 @@ TEST_F(poison, error_in_a_surplus_page)
 	size_t offset;
 	char *p;
 
-	if (variant->size != POOL_2M)
+	if (variant->size != pool_default())
 		SKIP(return, "pages of this size are not taken beyond the pool");
-	p = map_surplus(variant->size);
+	p = map_surplus(variant->size, variant->several);
 	ASSERT_NE(NULL, p);
 	frame = frame_of(p);
 	offset = TAIL(self->subpages) * page_size();
@@ -342,7 +358,7 @@ TEST_F(poison, error_in_a_surplus_page)
 	EXPECT_EQ(BUS_MCEERR_AR, fault_from_error_at(p + offset, page_size()));
 	EXPECT_EQ(BUS_MCEERR_AR, fault_at(p + offset));
 	EXPECT_ONLY_ONE_BAD(frame, bad);
-	munmap(p, SURPLUS * variant->size);
+	munmap(p, variant->several * variant->size);
 	EXPECT_TRUE(pool_becomes(variant->size, "nr_hugepages", 0));
 	EXPECT_AS_BEFORE(frame, bad);
 }
@@ -353,13 +369,13 @@ TEST_F(poison, error_in_a_page_that_was_given_up)
 	unsigned long frame, bad;
 	char *p;
 
-	if (variant->size != POOL_2M)
+	if (variant->size != pool_default())
 		SKIP(return, "pages of this size are not taken beyond the pool");
-	p = map_surplus(variant->size);
+	p = map_surplus(variant->size, variant->several);
 	ASSERT_NE(NULL, p);
 	frame = frame_of(p);
 	bad = frame + TAIL(self->subpages);
-	munmap(p, SURPLUS * variant->size);
+	munmap(p, variant->several * variant->size);
 	EXPECT_EQ(0, number_write(CORRUPT, bad));
 	EXPECT_ONLY_ONE_BAD(frame, bad);
 	EXPECT_AS_BEFORE(frame, bad);
@@ -475,7 +491,7 @@ TEST_F(poison, errors_in_several_tails)
 	EXPECT_LT(self->available - available(), SLACK);
 }
 
-/* Where 2 MiB pages come and go, and errors are injected at the same time. */
+/* Where pages come and go, and errors are injected at the same time. */
 struct rain {
 	pthread_t thread;
 	bool stop;
@@ -538,7 +554,7 @@ static long bad_after_repair(const struct rain *rain)
 }
 
 /*
- * How many 2 MiB of some memory nobody has: neither are they free, nor does any of
+ * How many blocks of some memory nobody has: neither are they free, nor does any of
  * their pages say what it is for.
  *
  * An allocator that checks pages drops them.  If a block that it is about to hand
@@ -546,7 +562,7 @@ static long bad_after_repair(const struct rain *rain)
  */
 static long blocks_of_nobody(const struct rain *rain)
 {
-	size_t i, block = POOL_2M / page_size();
+	size_t i, block = pool_default() / page_size();
 	long found = 0;
 
 	for (i = 0; i < rain->frames; i += block) {
@@ -561,25 +577,25 @@ static long blocks_of_nobody(const struct rain *rain)
 
 TEST_F(poison, errors_while_pages_come_and_go)
 {
-	struct rain rain = { .frames = 32 * POOL_2M / page_size() };
+	struct rain rain = { .frames = variant->several * pool_default() / page_size() };
 	long off, dropped;
 	int i;
 
-	if (variant->size != POOL_2M)
+	if (variant->size != pool_default())
 		SKIP(return, "once is enough");
-	rain.first = free_page(POOL_2M, 32);
+	rain.first = free_page(pool_default(), variant->several);
 	if (!rain.first)
-		SKIP(return, "no page of 2 MiB to be had");
+		SKIP(return, "no page of %lu kB to be had", pool_default() >> 10);
 	/* Others of the pool are around it. */
 	rain.first &= ~(rain.frames - 1);
-	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_TRUE(pool_is_empty(pool_default()));
 	rain.kernel = calloc(rain.frames, sizeof(*rain.kernel));
 	ASSERT_NE(NULL, rain.kernel);
 	dropped = -blocks_of_nobody(&rain);
 	pthread_create(&rain.thread, NULL, rain_fall, &rain);
 	for (i = 0; i < 100; i++) {
-		pool_set(POOL_2M, "nr_hugepages", 64);
-		pool_set(POOL_2M, "nr_hugepages", 0);
+		pool_set(pool_default(), "nr_hugepages", 2 * variant->several);
+		pool_set(pool_default(), "nr_hugepages", 0);
 	}
 	__atomic_store_n(&rain.stop, true, __ATOMIC_RELAXED);
 	pthread_join(rain.thread, NULL);
@@ -587,7 +603,7 @@ TEST_F(poison, errors_while_pages_come_and_go)
 	       rain.kernels, rain.soft);
 	EXPECT_GT(rain.errors, 0);
 	EXPECT_GT(rain.soft, 0);
-	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_TRUE(pool_is_empty(pool_default()));
 	EXPECT_EQ(0, bad_after_repair(&rain));
 	EXPECT_EQ(0, frames_with(rain.first, rain.frames, FLAG_HUGE));
 	EXPECT_LE(frames_with(rain.first, rain.frames, FLAG_HWPOISON), (long)rain.kernels);
@@ -603,10 +619,10 @@ TEST_F(poison, errors_while_pages_come_and_go)
 	EXPECT_LE(off, (long)(rain.errors + rain.kernels));
 	EXPECT_LE(off, (long)(rain.errors / 4 + 16 + rain.kernels));
 	dropped += blocks_of_nobody(&rain);
-	printf("# %ld blocks of 2 MiB are nobody's any more\n", dropped);
+	printf("# %ld blocks of a huge page are nobody's any more\n", dropped);
 	if (!allocator_checks_pages() || dropped < 0)
 		dropped = 0;
-	EXPECT_LT(self->available - available(), SLACK + dropped * (long)(POOL_2M >> 10));
+	EXPECT_LT(self->available - available(), SLACK + dropped * (long)(pool_default() >> 10));
 }
 
 TEST_HARNESS_MAIN

@@ -25,9 +25,10 @@
 
 /*
  * What may be missing at the end, in KiB: lists of free pages and of objects that
- * each CPU keeps, and tables that map the vmemmap in pages from now on, 4 KiB for
- * every 128 MiB of memory.  If the struct pages of only one round's 2 MiB pages
- * were lost each time, 28 KiB of each, it would be several times more.
+ * each CPU keeps, and tables that map the vmemmap in pages from now on, with base
+ * pages of 4 KiB one for every 128 MiB of memory.  If the struct pages of only one
+ * round's pages were lost each time, 28 KiB of each of 2 MiB, it would be several
+ * times more.
  */
 #define SLACK		8192
 
@@ -115,14 +116,15 @@ static void *walk_all(void *data)
  */
 static void tell_of_bus_error(int number, siginfo_t *info, void *context)
 {
+	unsigned long size = pool_default();
 	char text[200];
 	int length;
 
 	length = snprintf(text, sizeof(text),
-			  "# signal %d, code %d at %p; 2 MiB pages: %ld, free %ld, reserved %ld, surplus %ld\n",
+			  "# signal %d, code %d at %p; pages: %ld, free %ld, reserved %ld, surplus %ld\n",
 			  number, info->si_code, info->si_addr,
-			  pool_get(POOL_2M, "nr_hugepages"), pool_get(POOL_2M, "free_hugepages"),
-			  pool_get(POOL_2M, "resv_hugepages"), pool_get(POOL_2M, "surplus_hugepages"));
+			  pool_get(size, "nr_hugepages"), pool_get(size, "free_hugepages"),
+			  pool_get(size, "resv_hugepages"), pool_get(size, "surplus_hugepages"));
 	/* The instruction that failed is executed once more, and ends us. */
 	(void)!write(STDOUT_FILENO, text, length);
 }
@@ -201,8 +203,8 @@ static void *hold(void *data)
 
 	while (values && !stopped(work)) {
 		hold_one(work, work->size, values);
-		if (work->size != POOL_2M)
-			hold_one(work, POOL_2M, values);
+		if (work->size != pool_default())
+			hold_one(work, pool_default(), values);
 		usleep(500);
 	}
 	free(values);
@@ -227,6 +229,23 @@ FIXTURE_VARIANT_ADD(walkers, of_2M) {
 	.rounds = 30,
 	.least_holds = 31,
 	.least_memory_mb = 800,
+};
+
+/* These two are the default where base pages have 16 and 64 KiB. */
+FIXTURE_VARIANT_ADD(walkers, of_32M) {
+	.size = POOL_32M,
+	.pages = 32,
+	.rounds = 20,
+	.least_holds = 21,
+	.least_memory_mb = 1800,
+};
+
+FIXTURE_VARIANT_ADD(walkers, of_512M) {
+	.size = POOL_512M,
+	.pages = 6,
+	.rounds = 10,
+	.least_holds = 1,
+	.least_memory_mb = 4000,
 };
 
 FIXTURE_VARIANT_ADD(walkers, of_1G) {
@@ -266,9 +285,11 @@ FIXTURE_SETUP(walkers)
 		SKIP(return, "no " KPAGEFLAGS);
 	if (!pool_exists(variant->size))
 		SKIP(return, "no pool of %lu kB pages", variant->size >> 10);
+	if (variant->size < pool_default())
+		SKIP(return, "the struct pages of %lu kB are in one page", variant->size >> 10);
 	if (meminfo("MemTotal") >> 10 < variant->least_memory_mb)
 		SKIP(return, "less than %d MiB of memory", variant->least_memory_mb);
-	ASSERT_TRUE(pool_is_empty(POOL_2M));
+	ASSERT_TRUE(pool_is_empty(pool_default()));
 	ASSERT_TRUE(pool_is_empty(variant->size));
 	self->work.size = variant->size;
 	sigaction(SIGBUS, &(struct sigaction){
@@ -280,14 +301,14 @@ FIXTURE_SETUP(walkers)
 FIXTURE_TEARDOWN(walkers)
 {
 	pool_set(variant->size, "nr_hugepages", 0);
-	pool_set(POOL_2M, "nr_hugepages", 0);
+	pool_set(pool_default(), "nr_hugepages", 0);
 }
 
 /* Free pages go at once, those held become surplus and go with their holder. */
 static void empty_both(unsigned long size)
 {
 	pool_set(size, "nr_hugepages", 0);
-	pool_set(POOL_2M, "nr_hugepages", 0);
+	pool_set(pool_default(), "nr_hugepages", 0);
 }
 
 /* Give the holders the time to get hold of pages as they are now. */
@@ -315,7 +336,8 @@ static long fill_demote_and_empty(struct work *work, int pages, bool demotes)
 		pool_set(work->size, "demote", 1);
 		wait_for_holders(work);
 		/* Some of them go early, so that others are freed from between them. */
-		pool_set(POOL_2M, "nr_hugepages", pool_get(POOL_2M, "nr_hugepages") / 2);
+		pool_set(pool_default(), "nr_hugepages",
+			 pool_get(pool_default(), "nr_hugepages") / 2);
 	}
 	empty_both(work->size);
 	return got;
@@ -341,17 +363,19 @@ TEST_F(walkers, see_whole_pages_only)
 	struct work first = { .size = variant->size };
 	long available_before, most;
 	bool demotes = false;
+	char smaller[32];
 	size_t i;
 
-	if (variant->size != POOL_2M) {
+	if (variant->size != pool_default()) {
+		snprintf(smaller, sizeof(smaller), "%lukB", pool_default() >> 10);
 		demotes = !text_write(pool_path_in(POOL_DIR, variant->size, "demote_size"),
-				      "2048kB");
+				      smaller);
 		EXPECT_TRUE(demotes);
 	}
 	/* What the first round leaves behind is no loss. */
 	go_round(&first, 1, variant->pages, demotes);
 	EXPECT_TRUE(pool_is_empty(variant->size));
-	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_TRUE(pool_is_empty(pool_default()));
 	available_before = available();
 	most = go_round(&self->work, variant->rounds, variant->pages, demotes);
 
@@ -367,7 +391,7 @@ TEST_F(walkers, see_whole_pages_only)
 	EXPECT_GT(self->work.compactions, 0);
 	EXPECT_GE(self->work.holds, variant->least_holds);
 	EXPECT_TRUE(pool_is_empty(variant->size));
-	EXPECT_TRUE(pool_is_empty(POOL_2M));
+	EXPECT_TRUE(pool_is_empty(pool_default()));
 	EXPECT_LT(available_before - available(), SLACK);
 }
 
@@ -377,8 +401,8 @@ TEST_F(walkers, can_have_the_pages_again)
 	long first, later;
 	int i;
 
-	if (self->work.size == POOL_2M)
-		SKIP(return, "pages of 2 MiB are anywhere");
+	if (self->work.size == pool_default())
+		SKIP(return, "pages of the default size are anywhere");
 	text_write("/proc/sys/vm/compact_memory", "1");
 	pool_set(variant->size, "nr_hugepages", variant->pages);
 	first = pool_get(variant->size, "nr_hugepages");
