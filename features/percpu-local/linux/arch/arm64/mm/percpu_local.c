@@ -60,7 +60,8 @@
 
 static_assert(IS_ALIGNED(PERCPU_LOWER_START, 2 * PERCPU_LOCAL_BIT));
 static_assert(MODULES_VADDR == PERCPU_LOWER_END);
-static_assert(VMEMMAP_START - PERCPU_LOWER_END > PERCPU_LOCAL_BIT / 4 * 3);
+static_assert(VMEMMAP_START - PERCPU_LOWER_END > PERCPU_LOCAL_BIT / 4 * 3,
+	      "struct page is too large for CONFIG_ARM64_PERCPU_LOCAL_MAP: switch it off");
 static_assert(TRAMP_SWAPPER_OFFSET >= RESERVED_SWAPPER_OFFSET);
 
 /* One for each possible CPU, by its number. Written at boot. */

@@ -30,8 +30,9 @@
 #include <linux/sizes.h>
 
 /*
- * With room for the struct pages of a linear map of 52 bits, vmemmap takes a
- * quarter of the space of 16 KiB pages and half of that of 4 KiB pages.
+ * With room for the struct pages of a linear map of 52 bits, of 64 bytes each,
+ * vmemmap takes a quarter of the space of 16 KiB pages and half of that of
+ * 4 KiB pages.
  */
 #if defined(CONFIG_ARM64_VA_BITS_52) && !defined(CONFIG_ARM64_64K_PAGES)
 #define PERCPU_LOCAL_SHIFT	(VA_BITS_MIN - 3)
