@@ -11,6 +11,7 @@ import pytest
 from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
 from pagewright.kernel import recipes
+from pagewright.kernel.modules import FOLDER
 from pagewright.machine import klog
 from pagewright.machine.options import LEVEL_0_CPU
 
@@ -269,6 +270,20 @@ def test_there_are_no_pauses_when_a_cpu_was_lost_on_its_way(machine):
     assert "CPU2 may run the kernel without being online" in place.console()
     place.check(f"echo CPU_PAUSE_PANIC >{crash}")
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
+
+
+def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machine):
+    """It may come back to the kernel and go on where it was. Once it is on line all is well."""
+    place = machine(smp=3, cpu=LEVEL_0_CPU, modules_from=["features/cpu-pause/undead_cpu.c"])
+    cpu, module = "/sys/devices/system/cpu/cpu2/online", "undead_cpu"
+    load = "modprobe crypto_null && rmmod crypto_null"
+    place.check(f"echo 0 >{cpu}; echo 1 >{cpu}; insmod /{FOLDER}/{module}.ko")
+    assert "without being online" not in place.console()
+    place.check(f"echo 0 >{cpu}")
+    assert "CPU2 may run the kernel without being online" in place.console()
+    assert place.run(load).status != 0
+    place.check(f"echo 1 >{cpu} && {load} && rmmod {module} && echo 0 >{cpu} && {load}")
+    assert place.console().count("without being online") == 1
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@
  *   STOP     CPU 1 uses stop_two_cpus(), CPU 2 uses stop_machine()
  *   HOTPLUG  CPU 1 takes CPU 2 offline and online again
  *   LATE     with HOTPLUG: CPU 1 may give up CPU 2 before that is online
+ *   UNDEAD   with HOTPLUG: CPU 1 may go on before CPU 2 is gone
  *   CRASH    the initiator may panic in a pause
  *   DEAF     CPU 1 masks everything and may never unmask it
  *   NMI      with any of them: the IPI is a pseudo-NMI, which local_irq_disable() does not
@@ -103,7 +104,7 @@ byte stopped_seq;		/* one word with the next: the value of seq it is for */
 byte stopped;			/* how many CPUs have stopped */
 bool pause_sem;			/* held in each try, and while a CPU comes or goes */
 byte failed_tries;		/* in a row, of whichever initiator; protected by pause_sem */
-bool lost;			/* CPU 2 was given up when it had begun to run */
+bool lost;			/* CPU 2 was given up when it had begun to run, or not gone */
 
 /* --- The CPUs -------------------------------------------------------------------- */
 
@@ -529,9 +530,9 @@ inline lock_with_interrupts_disabled()
 }
 
 #ifdef NO_LOSS
-#define LOSE(cpu)	skip
+#define LOSE(runs)	skip
 #else
-#define LOSE(cpu)	lost = !booting[cpu]
+#define LOSE(runs)	lost = runs
 #endif
 
 inline cpu_down_and_up(cpu)
@@ -540,19 +541,29 @@ inline cpu_down_and_up(cpu)
 	begin_transition();
 	THREAD(stop_state == NONE, victim = cpu);
 	stop_cpus(7);
-	THREAD(!alive[cpu], skip);
+	if
+	:: THREAD(!alive[cpu], skip)
+#ifdef UNDEAD
+	/* Firmware does not say that it is gone. */
+	:: THREAD(alive[cpu], LOSE(true))
+#endif
+	fi;
 	end_transition();
 	cpus_write_unlock();
 
 	cpus_write_lock();
 	begin_transition();
-	THREAD(true, booting[cpu] = true);
 	if
-	:: THREAD(online[cpu] && mask[cpu] == UNMASKED, skip)
+	:: THREAD(!alive[cpu], booting[cpu] = true);
+		if
+		:: THREAD(online[cpu] && mask[cpu] == UNMASKED, skip)
 #ifdef LATE
-	/* If it has its task, it runs; if not, it never will. */
-	:: THREAD(!online[cpu], LOSE(cpu); booting[cpu] = false)
+		/* If it has its task, it runs; if not, it parks when it comes. */
+		:: THREAD(!online[cpu], LOSE(!booting[cpu]); booting[cpu] = false)
 #endif
+		fi
+	/* Firmware does not start what is not gone. */
+	:: THREAD(alive[cpu], skip)
 	fi;
 	end_transition();
 	cpus_write_unlock()

@@ -51,7 +51,8 @@
  *   do; but that cannot be used, since memory hotplug has it already when it frees
  *   hugepages.
  * - A CPU that has begun to come may take longer than the one that started it waits. It runs
- *   kernel code from then on without being online, and until it is there are no pauses.
+ *   kernel code from then on without being online, and until it is there are no pauses. So may
+ *   one that leaves, if firmware does not say that it is gone.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  *
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
@@ -179,6 +180,9 @@ static bool hotplug_unnoticed __ro_after_init;
  * pause_sem is held, or before anybody asks for pauses.
  */
 static cpumask_t lost_cpus;
+
+/* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
+static bool cpu_leaves;
 
 /* How many pauses have failed. */
 static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
@@ -706,7 +710,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  *	    that is taken with interrupts disabled or by interrupt handlers.
  * Return: 0 when @fn has returned false; -EBUSY if not all CPUs can be paused;
  *	   -EOPNOTSUPP if there is no counter to go by, no CPU hotplug state, or a CPU that was
- *	   lost while it came and is not online yet (cpu_pause_lost_cpu()).
+ *	   lost while it came or left and is not online yet (cpu_pause_lost_cpu()).
  */
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -748,7 +752,7 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  *	    free; otherwise as cpu_pause_run().
  * Return: 0 when @fn has returned false; -EBUSY if there can be no pause now;
  *	   -EOPNOTSUPP if there is no counter to go by, no CPU hotplug state, or a CPU that was
- *	   lost while it came and is not online yet (cpu_pause_lost_cpu()).
+ *	   lost while it came or left and is not online yet (cpu_pause_lost_cpu()).
  */
 int cpu_pause_try_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -803,17 +807,34 @@ static int end_transition(unsigned int cpu)
 	/* One that had been lost, and has been started once more. */
 	if (cpu_online(cpu))
 		cpumask_clear_cpu(cpu, &lost_cpus);
+	else if (0 && cpu_leaves)
+		cpu_pause_lost_cpu(cpu);
+	cpu_leaves = false;
 	up(&pause_sem);
 	return 0;
+}
+
+/**
+ * cpu_pause_cpu_leaves() - say that a CPU is about to leave the kernel, or that it has
+ * @leaves: is it about to?
+ *
+ * If CPU hotplug is done with the CPU and nobody has said that it has left, it is lost.
+ *
+ * Context: the CPU itself, or who takes it off line; the transition has pause_sem.
+ */
+void cpu_pause_cpu_leaves(bool leaves)
+{
+	cpu_leaves = leaves;
 }
 
 /**
  * cpu_pause_lost_cpu() - say that a CPU may run the kernel without being online
  * @cpu: the CPU
  *
- * It had its task when the one that started it gave up. It is not in cpu_online_mask, so that no
- * pause would stop it, but it may use its stack and its data at any time. So there are no pauses
- * until it is online, which it may be by itself.
+ * It had its task when the one that started it gave up, or it left and firmware did not say that
+ * it is gone. It is not in cpu_online_mask, so that no pause would stop it, but it may use its
+ * stack and its data at any time. So there are no pauses until it is online, which one that comes
+ * may be by itself.
  *
  * Context: for __cpu_up(), which the other CPU's transition has pause_sem for; or while the kernel
  *	    boots, when nobody asks for pauses.

@@ -43,6 +43,7 @@
 #include <kunit/static_stub.h>
 
 #include <linux/capability.h>
+#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
@@ -249,6 +250,28 @@ void linear_map_prepare_pauses(void)
 {
 	if (prepare_aliases())
 		pr_warn("no memory for the aliases of page tables\n");
+}
+
+/* For so long a CPU that has started is waited for to be online. */
+#define LATE_CPU_SECONDS	10
+
+/**
+ * linear_map_wait_for_late_cpus() - wait until each CPU that has started is online
+ *
+ * One that took longer to start than it was waited for runs on the kernel's tables, and cannot be
+ * parked before it is online. It may be so soon. If it is not, that is the end of the boot.
+ *
+ * Context: the boot CPU, process context, before there is user space.
+ */
+void __init linear_map_wait_for_late_cpus(void)
+{
+	unsigned int seconds;
+
+	for (seconds = 0; !cpu_pause_knows_all_cpus(); seconds++) {
+		if (seconds == LATE_CPU_SECONDS)
+			panic("linear map: a CPU has started and is not online, so it cannot be repainted\n");
+		msleep(MSEC_PER_SEC);
+	}
 }
 
 /* Have one more entry exchanged. */
