@@ -81,7 +81,7 @@ def added(place: Machine, device: Device, order: int) -> int:
     "build", [n if n == "patched-4k" else pytest.param(n, marks=pytest.mark.full) for n in DEVICES]
 )
 def test_device_memory(machine, build):
-    """In units of 2 MiB it takes a quarter of the struct pages, of 1 GiB next to none."""
+    """Two pages of struct pages are left of each unit: a quarter in those of 2, 32 or 512 MiB."""
     device = DEVICES[build]
     place = machine(build, **device.options())
     # The first one leaves caches of slabs behind.

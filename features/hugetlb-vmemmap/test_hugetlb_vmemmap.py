@@ -527,7 +527,7 @@ KILL = (
     "killed() { sed -n 's/^oom_kill //p' /proc/vmstat; }; "
     f"for turn in $(seq {KILLED}); do sleep 1000 & echo 1000 >/proc/$!/oom_score_adj; "
     "before=$(killed); echo f >/proc/sysrq-trigger; "
-    "until test $(killed) != $before; do sleep 0.01; done; done"
+    "until test $(killed) != $before; do sleep 0.01; done; wait $!; done"
 )
 # What goes before. With many turns at once, tasks have had all the pauses that they can have in
 # five seconds.

@@ -796,10 +796,16 @@ NOKPROBE_SYMBOL(cpu_pause_half_reached);
  */
 static int begin_transition(unsigned int cpu)
 {
+	int ret;
+
 	lock_map_acquire(&pause_map);
 	lock_map_release(&pause_map);
 
-	return down_timeout(&pause_sem, CPUHP_TIMEOUT);
+	ret = down_timeout(&pause_sem, CPUHP_TIMEOUT);
+	if (!ret)
+		cpu_leaves = false;
+
+	return ret;
 }
 
 static int end_transition(unsigned int cpu)
@@ -807,18 +813,17 @@ static int end_transition(unsigned int cpu)
 	/* One that had been lost, and has been started once more. */
 	if (cpu_online(cpu))
 		cpumask_clear_cpu(cpu, &lost_cpus);
-	else if (0 && cpu_leaves)
+	else if (cpu_leaves)
 		cpu_pause_lost_cpu(cpu);
-	cpu_leaves = false;
 	up(&pause_sem);
 	return 0;
 }
 
 /**
- * cpu_pause_cpu_leaves() - say that a CPU is about to leave the kernel, or that it has
+ * cpu_pause_cpu_leaves() - say that a CPU is about to leave the kernel, or what became of it
  * @leaves: is it about to?
  *
- * If CPU hotplug is done with the CPU and nobody has said that it has left, it is lost.
+ * If CPU hotplug is done with the CPU and nobody knows what became of it, it is lost.
  *
  * Context: the CPU itself, or who takes it off line; the transition has pause_sem.
  */
@@ -836,8 +841,8 @@ void cpu_pause_cpu_leaves(bool leaves)
  * stack and its data at any time. So there are no pauses until it is online, which one that comes
  * may be by itself.
  *
- * Context: for __cpu_up(), which the other CPU's transition has pause_sem for; or while the kernel
- *	    boots, when nobody asks for pauses.
+ * Context: the other CPU's transition has pause_sem; or while the kernel boots, when nobody asks
+ *	    for pauses.
  */
 void cpu_pause_lost_cpu(unsigned int cpu)
 {

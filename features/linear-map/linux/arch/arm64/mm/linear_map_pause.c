@@ -43,6 +43,7 @@
 #include <kunit/static_stub.h>
 
 #include <linux/capability.h>
+#include <linux/cpumask.h>
 #include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
@@ -53,6 +54,7 @@
 #include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
+#include <linux/stop_machine.h>
 #include <linux/sysfs.h>
 #include <linux/task_work.h>
 #include <linux/time64.h>
@@ -255,8 +257,28 @@ void linear_map_prepare_pauses(void)
 /* For so long a CPU that has started is waited for to be online. */
 #define LATE_CPU_SECONDS	10
 
+static int __init do_nothing(void *unused)
+{
+	return 0;
+}
+
+/* Is each CPU that has started online, and does it do what stop_machine() wants? */
+static bool __init all_cpus_can_be_stopped(void)
+{
+	unsigned int cpu;
+
+	if (!cpu_pause_knows_all_cpus())
+		return false;
+	/* One that is online by itself does so a moment later. */
+	for_each_online_cpu(cpu)
+		if (stop_one_cpu(cpu, do_nothing, NULL))
+			return false;
+
+	return true;
+}
+
 /**
- * linear_map_wait_for_late_cpus() - wait until each CPU that has started is online
+ * linear_map_wait_for_late_cpus() - wait until each CPU that has started can be parked
  *
  * One that took longer to start than it was waited for runs on the kernel's tables, and cannot be
  * parked before it is online. It may be so soon. If it is not, that is the end of the boot.
@@ -267,9 +289,9 @@ void __init linear_map_wait_for_late_cpus(void)
 {
 	unsigned int seconds;
 
-	for (seconds = 0; !cpu_pause_knows_all_cpus(); seconds++) {
+	for (seconds = 0; !all_cpus_can_be_stopped(); seconds++) {
 		if (seconds == LATE_CPU_SECONDS)
-			panic("linear map: a CPU has started and is not online, so it cannot be repainted\n");
+			panic("linear map: a CPU has started and is not online, so it cannot be repainted; arm64.linear_map=pages needs no repainting\n");
 		msleep(MSEC_PER_SEC);
 	}
 }
