@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
 from pagewright.kernel import recipes
 from pagewright.kernel.modules import FOLDER
-from pagewright.machine import klog
+from pagewright.machine import klog, virtual_cpus
 from pagewright.machine.options import LEVEL_0_CPU
+from pagewright.machine.virtual_cpus import VirtualCpus
 
 pytestmark = pytest.mark.long
 
@@ -270,6 +272,27 @@ def test_there_are_no_pauses_when_a_cpu_was_lost_on_its_way(machine):
     assert "CPU2 may run the kernel without being online" in place.console()
     place.check(f"echo CPU_PAUSE_PANIC >{crash}")
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
+
+
+def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path_factory):
+    """It comes while the next one is waited for. A host that does not run it has it so late."""
+    path = tmp_path_factory.mktemp("s") / "gdb"
+    place = machine(smp=4, append="maxcpus=2", extra_args=virtual_cpus.arguments(path))
+    cpus = "/sys/devices/system/cpu"
+    with VirtualCpus(path) as host:
+        host.run([0, 1])
+        assert place.run(f"echo 1 >{cpus}/cpu2/online").status != 0
+        place.check(f"echo 1 >{cpus}/cpu3/online 2>/dev/null &")
+        time.sleep(1)
+        host.run([0, 1, 2])
+        time.sleep(1)
+        host.run([0, 1, 2, 3])
+        place.check(f"until test $(cat {cpus}/cpu3/online) = 1; do sleep 0.1; done", timeout=20)
+    assert "CPU2: failed to come online" in place.console()
+    booted = re.findall(r"CPU(\d): Booted secondary processor 0x0*(\d) ", place.console())
+    assert booted == [("1", "1"), ("3", "3")]
+    # It has not begun to run, so nothing speaks against pauses.
+    assert "without being online" not in place.console()
 
 
 def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machine):

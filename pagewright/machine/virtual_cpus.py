@@ -1,0 +1,85 @@
+"""Stop and run single virtual CPUs of a guest, as a host does that has too few for all."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pagewright.host.errors import PagewrightError
+
+# How long QEMU may take to answer.
+_TIMEOUT_SECONDS = 30
+_STOP_ALL = b"\x03"
+
+
+def arguments(path: Path) -> tuple[str, ...]:
+    """Return the arguments for QEMU with which it listens for VirtualCpus at a socket."""
+    return ("-gdb", f"unix:{path},server=on,wait=off")
+
+
+class VirtualCpus:
+    """A guest's CPUs, by the protocol with which debuggers talk to QEMU.
+
+    It stops all of them when it connects, and has all of them run when it is closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Connect to the socket of a guest that was started with arguments()."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_TIMEOUT_SECONDS)
+        self._socket.connect(str(path))
+        self._received = b""
+        self._stopped = True
+        self._ask("?")
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Have all CPUs run."""
+        with self._socket:
+            self._stop()
+            self._ask("D")
+
+    def run(self, cpus: Iterable[int]) -> None:
+        """Have these CPUs run, by their number, and no others.
+
+        Raises:
+            PagewrightError: QEMU does not answer as it should.
+        """
+        self._stop()
+        # A debugger's numbers begin with 1.
+        self._send("vCont" + "".join(f";c:{cpu + 1:x}" for cpu in cpus))
+        self._stopped = False
+
+    def _stop(self) -> None:
+        if not self._stopped:
+            self._socket.sendall(_STOP_ALL)
+            self._answer()
+            self._stopped = True
+
+    def _send(self, text: str) -> None:
+        self._socket.sendall(f"${text}#{sum(text.encode()) % 256:02x}".encode())
+
+    def _ask(self, text: str) -> None:
+        self._send(text)
+        self._answer()
+
+    def _answer(self) -> None:
+        """Wait for an answer, which ends with a checksum of two digits, and acknowledge it."""
+        while (end := self._received.find(b"#")) < 0 or len(self._received) < end + 3:
+            part = self._socket.recv(4096)
+            if not part:
+                raise PagewrightError("QEMU has closed the connection to its debugger")
+            self._received += part
+        self._received = self._received[end + 3 :]
+        self._socket.sendall(b"+")
