@@ -15,7 +15,6 @@ from pagewright.kernel import recipes
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine import klog, virtual_cpus
 from pagewright.machine.options import LEVEL_0_CPU
-from pagewright.machine.virtual_cpus import VirtualCpus
 
 pytestmark = pytest.mark.long
 
@@ -274,12 +273,12 @@ def test_there_are_no_pauses_when_a_cpu_was_lost_on_its_way(machine):
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
 
 
-def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path_factory):
+def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
     """It comes while the next one is waited for. A host that does not run it has it so late."""
-    path = tmp_path_factory.mktemp("s") / "gdb"
+    path = tmp_path / "gdb"
     place = machine(smp=4, append="maxcpus=2", extra_args=virtual_cpus.arguments(path))
     cpus = "/sys/devices/system/cpu"
-    with VirtualCpus(path) as host:
+    with virtual_cpus.VirtualCpus(path) as host:
         host.run([0, 1])
         assert place.run(f"echo 1 >{cpus}/cpu2/online").status != 0
         place.check(f"echo 1 >{cpus}/cpu3/online 2>/dev/null &")

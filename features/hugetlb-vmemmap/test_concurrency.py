@@ -42,10 +42,11 @@ MEMORY = {"2M": "1G", "1G": "6G"}
 # Memory that can go offline must be plugged: on arm64 what is there at boot cannot.
 # virtio-mem hands it out before the guest's init runs.
 PLUGGED = (
-    *("-m", "maxmem=8G,slots=2"),
+    *("-m", "maxmem=16G,slots=2"),
     *("-object", "memory-backend-ram,id=more,size=1G,reserve=off"),
     *("-device", "virtio-mem-pci,id=plugged,memdev=more,requested-size=1G,addr=0x1f"),
 )
+CAN_GO_OFFLINE = {"append": "memhp_default_state=online_movable", "extra_args": PLUGGED}
 # Wait until it is there.
 MOVABLE = "until grep -q ^Movable /sys/devices/system/memory/*/valid_zones; do sleep 1; done"
 
@@ -138,7 +139,7 @@ def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
 @builds
 @seamless_first
 def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, build, mode):
-    place = optimised(build, mode, append="memhp_default_state=online_movable", extra_args=PLUGGED)
+    place = optimised(build, mode, **CAN_GO_OFFLINE)
     place.check(MOVABLE)
     optimised_program(place, build, f"{TESTS}/vmemmap_migrate -f block")
 
@@ -151,27 +152,22 @@ LARGER_PAGES = [("patched-16k", "32M", "6G"), ("patched-64k", "512M", "10G")]
 @pytest.mark.parametrize(("build", "size", "memory"), LARGER_PAGES)
 @pytest.mark.parametrize("mode", ["seamless", "pause"])
 @pytest.mark.parametrize(
-    "program",
+    ("program", "options"),
     [
-        "vmemmap_walkers -v of_{size}",
-        "vmemmap_poison -v of_{size}",
-        "vmemmap_poison -t in_a_tail_is_kept",
-        "vmemmap_poison -t in_the_tail_that_is_copied_is_kept",
-        "vmemmap_migrate -f nodes",
-        "vmemmap_migrate -f block",
+        ("vmemmap_walkers -v of_{size}", {}),
+        ("vmemmap_poison -v of_{size}", {}),
+        ("vmemmap_poison -t in_a_tail_is_kept", {}),
+        ("vmemmap_poison -t in_the_tail_that_is_copied_is_kept", {}),
+        ("vmemmap_migrate -f nodes", {"nodes": 2}),
+        ("vmemmap_migrate -f block", CAN_GO_OFFLINE),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_larger_base_pages(optimised, optimised_program, program, mode, build, size, memory):
+def test_larger_base_pages(
+    optimised, optimised_program, program, options, mode, build, size, memory
+):
     """The same with the hugepages that are large enough for HVO there."""
-    options = {}
-    if program.endswith("nodes"):
-        options = {"nodes": 2}
-    elif program.endswith("block"):
-        options = {
-            "append": "memhp_default_state=online_movable",
-            "extra_args": ("-m", "maxmem=16G,slots=2", *PLUGGED[2:]),
-        }
     place = optimised(build, mode, memory=memory, **options)
-    if program.endswith("block"):
+    if options is CAN_GO_OFFLINE:
         place.check(MOVABLE)
     optimised_program(place, build, f"{TESTS}/{program.format(size=size)}")
