@@ -125,6 +125,8 @@ static const char *__init why_no_pauses(void)
  */
 bool __init linear_map_choose_mode(void)
 {
+	const char *no_pauses = why_no_pauses();
+
 	if (debug_pagealloc_enabled()) {
 		linear_map_mode = LINEAR_MAP_PAGES;
 		mode_reason = "debug_pagealloc=on";
@@ -145,12 +147,12 @@ bool __init linear_map_choose_mode(void)
 			      "arm64.linear_map=af, splits without one if they can be" :
 			      bbml2_noabort_disabled() ? "arm64.nobbml2" :
 			      "the boot CPU is not known to have BBM level 2 without aborts";
-		no_pause_reason = why_no_pauses();
-		if (no_pause_reason)
+		no_pause_reason = no_pauses;
+		if (no_pauses)
 			linear_map_mode = LINEAR_MAP_PAGES;
-		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pause_reason;
+		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pauses;
 	}
-	linear_map_may_pause = wanted_way == WAY_AUTO && !why_no_pauses();
+	linear_map_may_pause = wanted_way == WAY_AUTO && !no_pauses;
 	/* Isolated CPUs are no reason to refuse others: then there are pages if one lacks it. */
 	if (linear_map_mode == LINEAR_MAP_LIVE &&
 	    (wanted_way == WAY_LIVE || why_linear_map_cannot_pause()))
