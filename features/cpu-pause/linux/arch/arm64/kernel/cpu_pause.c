@@ -820,10 +820,11 @@ static int end_transition(unsigned int cpu)
 }
 
 /**
- * cpu_pause_cpu_leaves() - say that a CPU is about to leave the kernel, or what became of it
+ * cpu_pause_cpu_leaves() - say that a CPU is about to leave the kernel, or that it has left
  * @leaves: is it about to?
  *
- * If CPU hotplug is done with the CPU and nobody knows what became of it, it is lost.
+ * If CPU hotplug is done with a CPU that was about to leave, and nobody has said that it has left,
+ * it is lost (cpu_pause_lost_cpu()).
  *
  * Context: the CPU itself, or who takes it off line; the transition has pause_sem.
  */
