@@ -5,7 +5,8 @@
  * everything right again.
  *
  * Write the name of one to the parameter "run".  What breaks the rule is done
- * in a function of that name; what sets it up is correct.
+ * in a function of that name; what sets it up is correct.  Some are correct as
+ * a whole, and are there to be found without a report.
  */
 #include <linux/cleanup.h>
 #include <linux/cpumask.h>
@@ -147,6 +148,57 @@ static noinline void new_address_of_writable(void)
 	WRITE_ONCE(pages[0], page_desc(other) | PTE_RDONLY);
 }
 
+/* Of two entries that are stored at once, the first one stays as it is. */
+static noinline void second_of_pair(void)
+{
+	asm volatile("stp %0, %1, [%2]" : :
+		     "r" (pages[0]), "r" (page_desc(other)), "r" (pages) :
+		     "memory");
+}
+
+static noinline void second_of_exclusive_pair(void)
+{
+	u64 first, second;
+	u32 failed;
+
+	asm volatile("1:	ldxp	%0, %1, [%3]\n"
+		     "	stxp	%w2, %0, %4, [%3]\n"
+		     "	cbnz	%w2, 1b" :
+		     "=&r" (first), "=&r" (second), "=&r" (failed) :
+		     "r" (pages), "r" (page_desc(other)) : "memory");
+}
+
+static noinline void second_of_swapped_pair(void)
+{
+	register u64 first asm("x0") = pages[0];
+	register u64 second asm("x1") = pages[1];
+	register u64 new_first asm("x2") = first;
+	register u64 new_second asm("x3") = page_desc(other);
+
+	asm volatile(".arch_extension lse\n"
+		     "	casp	%0, %1, %2, %3, [%4]" :
+		     "+r" (first), "+r" (second) :
+		     "r" (new_first), "r" (new_second), "r" (pages) : "memory");
+}
+
+/* This one is correct: permissions change live, those of both entries too. */
+static noinline void permissions_of_pair(void)
+{
+	asm volatile("stp %0, %1, [%2]" : :
+		     "r" (pages[0] | PTE_RDONLY), "r" (pages[1] | PTE_RDONLY),
+		     "r" (pages) : "memory");
+}
+
+/* So is this: TLBI VMALLE1ISNXS, whose name assemblers may not know. */
+static noinline void invalidated_without_xs(void)
+{
+	WRITE_ONCE(pages[0], 0);
+	dsb(ishst);
+	asm volatile("sys #0, c9, c3, #0");
+	dsb(ish);
+	WRITE_ONCE(pages[0], page_desc(other));
+}
+
 static noinline void new_memory_type(void)
 {
 	WRITE_ONCE(pages[0], (page_desc(memory) & ~PTE_ATTRINDX_MASK) |
@@ -258,6 +310,14 @@ static noinline void table_given_away(void)
 	WRITE_ONCE(pages[1], 0xdead0000);
 }
 
+/* The same, by the instruction that clear_page() uses. */
+static noinline void table_zeroed(void)
+{
+	WRITE_ONCE(*block, 0);
+	invalidate(area);
+	asm volatile("dc zva, %0" : : "r" (pages) : "memory");
+}
+
 /* What leads to a table is of one address space, and that is not known. */
 static noinline void table_of_one_address_space(void)
 {
@@ -332,6 +392,14 @@ static noinline void blind_store(void)
 static noinline void blind_release(void)
 {
 	smp_store_release(&pages[0], page_desc(memory) | PTE_SPECIAL);
+}
+
+/* A compare-and-exchange does: this one is correct. */
+static noinline void compared_flag(void)
+{
+	u64 old = READ_ONCE(pages[0]);
+
+	cmpxchg64(&pages[0], old, page_desc(memory) | PTE_SPECIAL);
 }
 
 static noinline void used_while_broken(void)
@@ -429,6 +497,11 @@ static const struct {
 } mutants[] = {
 	{ "new_address", new_address },
 	{ "new_address_of_writable", new_address_of_writable },
+	{ "second_of_pair", second_of_pair },
+	{ "second_of_exclusive_pair", second_of_exclusive_pair },
+	{ "second_of_swapped_pair", second_of_swapped_pair },
+	{ "permissions_of_pair", permissions_of_pair },
+	{ "invalidated_without_xs", invalidated_without_xs },
 	{ "new_memory_type", new_memory_type },
 	{ "global_over_not_global", global_over_not_global, PTE_NG },
 	{ "made_too_early", made_too_early },
@@ -441,6 +514,7 @@ static const struct {
 	{ "split_and_unmapped", split_and_unmapped },
 	{ "half_filled_table", half_filled_table },
 	{ "table_given_away", table_given_away },
+	{ "table_zeroed", table_zeroed },
 	{ "table_of_one_address_space", table_of_one_address_space },
 	{ "table_taken_for_block", table_taken_for_block },
 	{ "leaf_of_unlinked_table", leaf_of_unlinked_table },
@@ -450,6 +524,7 @@ static const struct {
 	{ "member_elsewhere", member_elsewhere },
 	{ "blind_store", blind_store, 0, PTE_AF },
 	{ "blind_release", blind_release, 0, PTE_AF },
+	{ "compared_flag", compared_flag, 0, PTE_AF },
 	{ "used_while_broken", used_while_broken },
 	{ "writable_and_executable", writable_and_executable },
 	{ "common_not_private", common },
