@@ -61,22 +61,38 @@ PLAIN_STORES = (
     "stlr x1, [x3]",
     "stlr w1, [x3]",
 )
+
+
+def forms(*names: str, tail: str = ", x0") -> dict[str, tuple[str, bool]]:
+    """Return the instructions of some names, and for each its name and whether it is broadcast."""
+    return {
+        f"tlbi {name}{reach}{tail}": (name, bool(reach))
+        for name in names
+        for reach in ("", "is", "os")
+    }
+
+
+# What is invalidated, as in decode.h: all, or an address space.
+KINDS = {"vmalle1": 1, "alle1": 1, "vmalls12e1": 1, "aside1": 2}
+# Of other translations: stage 2, and other exception levels.
+OTHERS = ("ipas2e1", "vae2", "vae3")
+WITHOUT_ADDRESS = {
+    **forms("vmalle1", "alle1", "vmalls12e1", "alle2", "alle3", tail=""),
+    **forms("aside1", *OTHERS),
+}
+# Of the last level alone, and of any address space.
+ADDRESSES = {
+    "vae1": (False, False),
+    "vaae1": (False, True),
+    "vale1": (True, False),
+    "vaale1": (True, True),
+}
+BY_ADDRESS = forms(*ADDRESSES)
+BY_RANGE = forms(*(f"r{name}" for name in ADDRESSES))
 CODES = encodings(
-    "tlbi vmalle1is",
-    "tlbi vmalle1",
-    "tlbi vmalle1os",
-    "tlbi vaae1is, x0",
-    "tlbi vaale1is, x0",
-    "tlbi vae1is, x0",
-    "tlbi vale1, x0",
-    "tlbi aside1is, x0",
-    "tlbi rvaae1, x0",
-    "tlbi rvaae1is, x0",
-    "tlbi rvaale1os, x0",
-    "tlbi vae2is, x0",
-    "tlbi alle1is",
-    "tlbi vmalls12e1is",
-    "tlbi ipas2e1is, x0",
+    *WITHOUT_ADDRESS,
+    *BY_ADDRESS,
+    *BY_RANGE,
     "dsb ish",
     "dsb ishst",
     "dsb nsh",
@@ -85,12 +101,16 @@ CODES = encodings(
     "dsb osh",
     "dsb ishld",
     "dsb ishnxs",
+    "dsb nshnxs",
     "isb",
     "ssbb",
     "dc zva, x0",
     *ATOMICS,
     *PLAIN_STORES,
 )
+# A TLBI that need not wait for accesses with the XS attribute has CRn 9 instead of 8. Debian's
+# assembler does not know its name.
+CODES |= {f"{text} nxs": code | 1 << 12 for text, code in CODES.items() if text.startswith("tlbi")}
 
 
 class Geometry(ctypes.Structure):
@@ -121,13 +141,13 @@ class Tlbi(ctypes.Structure):
 class Model:
     """The model, with a guest's memory and two CPUs that share the tables."""
 
-    def __init__(self, library: Path, bbm_level: int) -> None:
+    def __init__(self, library: Path, bbm_level: int, without: int) -> None:
         """Start with empty last tables."""
         self._c = ctypes.CDLL(str(library))
         self._c.test_words.restype = ctypes.c_char_p
         self._c.desc_address.restype = ctypes.c_uint64
         self._c.root_address.restype = ctypes.c_uint64
-        self._c.model_start(bbm_level, 0)
+        self._c.model_start(bbm_level, without)
         self._c.model_mair(ctypes.c_uint64(MAIR))
         self._c.model_tcr(ctypes.c_uint64(TCR))
         self.write(ROOT + 256 * 8, TABLES[1] | VALID | TABLE)
@@ -140,13 +160,15 @@ class Model:
         """Return a function of the library."""
         return getattr(self._c, name)
 
-    def write(self, pa: int, value: int, cpu: int = 0, atomic: bool = False):
-        """Write to memory."""
-        self._c.test_write(cpu, ctypes.c_uint64(pa), ctypes.c_uint64(value), atomic)
+    def write(self, pa: int, *words: int, size: int = 8, cpu: int = 0, atomic: bool = False):
+        """Write to memory, by one store; words have a size."""
+        data = b"".join(word.to_bytes(size, "little") for word in words)
+        length = ctypes.c_uint64(len(data))
+        self._c.test_write(cpu, ctypes.c_uint64(pa), data, length, atomic)
 
-    def set(self, level: int, index: int, desc: int, **options):
-        """Write an entry of the table of a level."""
-        self.write(TABLES[level] + 8 * index, desc, **options)
+    def set(self, level: int, index: int, *descs: int, **options):
+        """Write an entry of the table of a level, or several of them by one store."""
+        self.write(TABLES[level] + 8 * index, *descs, **options)
 
     def root(self, cpu: int, pa: int = ROOT, common: bool = False):
         """Load TTBR1, with CnP if asked."""
@@ -157,6 +179,12 @@ class Model:
         function = self._c.test_dsb if text.startswith("dsb") else self._c.test_tlbi
         arguments = () if text.startswith("dsb") else (ctypes.c_uint64(operand),)
         function(cpu, CODES[text], *arguments)
+
+    def steps(self, *texts: str, va: int = VA, cpu: int = 0):
+        """Execute several, each TLBI about one address, or about two pages if it has a range."""
+        for text in texts:
+            of_range = text.removesuffix(" nxs") in BY_RANGE
+            self.do(text, ranged(va >> 12, 1, 0, 0) if of_range else operand(va), cpu)
 
     def flush(self, va: int = VA, tlbi: str = "tlbi vaale1is, x0", cpu: int = 0):
         """Invalidate an address as the kernel does."""
@@ -196,9 +224,9 @@ def model(library, tmp_path):
     """Make models; each is a copy of the library, as their state is in there."""
     numbers = itertools.count()
 
-    def make(bbm_level: int = 0) -> Model:
+    def make(bbm_level: int = 0, without: int = 0) -> Model:
         copy = shutil.copy(library, tmp_path / f"model{next(numbers)}.so")
-        return Model(copy, bbm_level)
+        return Model(copy, bbm_level, without)
 
     return make
 
@@ -232,8 +260,24 @@ def test_tables_of_all_page_sizes(model, granule, va_bits, ds, expected):
     assert bits == va_bits
 
 
-def test_reserved_values_are_no_tables(model):
-    assert not model().decode_tcr(ctypes.c_uint64(16 << 16), ctypes.byref(Geometry()))
+@pytest.mark.parametrize("tcr", [16 << 16, 2 << 30 | 11 << 16, 3 << 30 | 48 << 16])
+def test_reserved_values_are_no_tables(model, tcr):
+    """No granule, 53 bits of address, and as many as a page has."""
+    m = model()
+    assert not m.decode_tcr(ctypes.c_uint64(tcr), ctypes.byref(Geometry())) & 1
+    m.model_tcr(ctypes.c_uint64(tcr))
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "level", "entries"),
+    [(12, 3, 16), (12, 2, 16), (14, 3, 128), (14, 2, 32), (16, 3, 32), (16, 2, 32)],
+)
+def test_entries_of_a_contiguous_group(model, shift, level, entries):
+    geometry = ctypes.byref(geometry_of(shift, 48))
+    assert model().contiguous_entries(geometry, level) == entries
 
 
 def geometry_of(page_shift: int, va_bits: int, lpa2: bool = False) -> Geometry:
@@ -260,9 +304,13 @@ def test_output_addresses(model, geometry, desc, level, expected):
 
 
 def test_root_of_few_entries(model):
-    """With 52 bits the first table has 16 entries, and the ASID is in TTBR1."""
+    """With 52 bits the first table has 16 entries, and the ASID is in TTBR1.
+
+    Bits 5 to 2 are the highest ones of its address.
+    """
     geometry = ctypes.byref(geometry_of(12, 52, True))
-    assert model().root_address(geometry, ctypes.c_uint64(0x0012_0000_4000_0F81)) == 0x4000_0F80
+    for ttbr, address in ((0x0012_0000_4000_0F81, 0x4000_0F80), (0x4000_0FA5, 0x9_0000_4000_0F80)):
+        assert model().root_address(geometry, ctypes.c_uint64(ttbr)) == address
 
 
 def decoded(model, text: str, value: int = 0, geometry=(12, 48, False)) -> Tlbi:
@@ -274,45 +322,40 @@ def decoded(model, text: str, value: int = 0, geometry=(12, 48, False)) -> Tlbi:
     return tlbi
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "broadcast"),
-    [
-        ("tlbi vmalle1is", 1, True),
-        ("tlbi vmalle1os", 1, True),
-        ("tlbi vmalle1", 1, False),
-        ("tlbi alle1is", 1, True),
-        ("tlbi vmalls12e1is", 1, True),
-        ("tlbi aside1is, x0", 2, True),
-        ("tlbi vae2is, x0", 0, None),
-        ("tlbi ipas2e1is, x0", 0, None),
-    ],
-)
-def test_invalidations_without_address(model, text, what, broadcast):
-    tlbi = decoded(model(), text)
-    assert tlbi.what == what
-    assert broadcast is None or tlbi.broadcast == broadcast
+def test_invalidations_without_address(model):
+    m = model()
+    for text, (name, broadcast) in WITHOUT_ADDRESS.items():
+        what = KINDS.get(name, 0)
+        for tlbi in (decoded(m, text), decoded(m, f"{text} nxs")):
+            assert (text, tlbi.what, tlbi.broadcast) == (text, what, bool(what) and broadcast)
 
 
-@pytest.mark.parametrize(
-    ("text", "broadcast", "last_level", "any_asid"),
-    [
-        ("tlbi vaae1is, x0", True, False, True),
-        ("tlbi vaale1is, x0", True, True, True),
-        ("tlbi vae1is, x0", True, False, False),
-        ("tlbi vale1, x0", False, True, False),
-    ],
-)
-def test_invalidations_by_address(model, text, broadcast, last_level, any_asid):
-    tlbi = decoded(model(), text, operand(VA + 0x5000) | 7 << 48)
-    assert (tlbi.what, tlbi.start, tlbi.end) == (3, VA + 0x5000, VA + 0x6000)
-    assert (tlbi.broadcast, tlbi.last_level, tlbi.any_asid) == (broadcast, last_level, any_asid)
-    assert tlbi.level == 0
+def test_invalidations_by_address_and_by_range(model):
+    m = model()
+    for text, (name, broadcast) in {**BY_ADDRESS, **BY_RANGE}.items():
+        start, pages = VA + 0x5000, 2 if text in BY_RANGE else 1
+        value = ranged(start >> 12, 1, 0, 0) if text in BY_RANGE else operand(start)
+        last_level, any_asid = ADDRESSES[name.removeprefix("r")]
+        for tlbi in (decoded(m, text, value | 7 << 48), decoded(m, f"{text} nxs", value)):
+            found = (tlbi.what, tlbi.start, tlbi.end, tlbi.level)
+            assert (text, *found) == (text, 3, start, start + 0x1000 * pages, 0)
+            found = (tlbi.broadcast, tlbi.last_level, tlbi.any_asid)
+            assert (text, *found) == (text, broadcast, last_level, any_asid)
 
 
-def test_level_hint(model):
+@pytest.mark.parametrize("shift", [14, 16])
+def test_an_address_in_larger_pages(model, shift):
+    """The bits of the operand that are below a page are none of the address."""
+    tlbi = decoded(model(), "tlbi vaae1is, x0", operand(VA + 0x5_3000), (shift, 48, False))
+    start = VA + (0x5_3000 >> shift << shift)
+    assert (tlbi.start, tlbi.end) == (start, start + (1 << shift))
+
+
+@pytest.mark.parametrize(("hint", "level"), [(1 << 2 | 2, 2), (1 << 2 | 3, 3), (2, 0), (0, 0)])
+def test_level_hint(model, hint, level):
     """Bits 47 and 46 say whether there is one, and bits 45 and 44 which."""
-    hint = decoded(model(), "tlbi vaale1is, x0", operand(VA, level=2))
-    assert (hint.start, hint.level) == (VA, 2)
+    found = decoded(model(), "tlbi vaale1is, x0", operand(VA) | hint << 44)
+    assert (found.start, found.level) == (VA, level)
 
 
 def ranged(page: int, tg: int, scale: int, num: int, level: int = 0) -> int:
@@ -341,13 +384,6 @@ def test_ranges(model, geometry, shift, tg, scale, num, pages):
     assert (tlbi.what, tlbi.start) == (3, start)
     assert tlbi.end - tlbi.start == pages << geometry[0]
     assert tlbi.level == 3
-    assert tlbi.broadcast
-    assert not tlbi.last_level
-    assert decoded(model(), "tlbi rvaale1os, x0", value, geometry).last_level
-
-
-def test_a_range_of_one_cpu_is_not_broadcast(model):
-    assert not decoded(model(), "tlbi rvaae1, x0", ranged(VA >> 12, 1, 0, 0)).broadcast
 
 
 @pytest.mark.parametrize(
@@ -357,6 +393,7 @@ def test_a_range_of_one_cpu_is_not_broadcast(model):
         ("dsb sy", (True, True, True)),
         ("dsb osh", (True, True, True)),
         ("dsb ishnxs", (True, True, True)),
+        ("dsb nshnxs", (False, True, True)),
         ("dsb nsh", (False, True, True)),
         ("dsb nshst", (False, True, False)),
         ("dsb ishst", (True, True, False)),
@@ -461,6 +498,55 @@ def test_a_new_address_with_the_same_contents(model, old, new, alike, expected):
     assert m.rules() == expected
 
 
+def test_a_new_address_of_what_is_no_memory(model):
+    """Devices are not read to be compared."""
+    m = model()
+    m.set(3, 0, 0x900_0000 | A_PAGE | READ_ONLY)
+    m.set(3, 0, 0x900_1000 | A_PAGE | READ_ONLY)
+    assert m.rules() == ["break-before-make"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        # Each of the words alone is a change that needs a break.
+        ((0, 0x1000), (0x8000, 0x1000), ["break-before-make"]),
+        ((0, 0x1000), (0, 0x8000), ["break-before-make"]),
+        ((0, 0x1000), (0x8000, 0x9000), ["break-before-make"] * 2),
+        ((0, 0x1000), (READ_ONLY, 0x1000 | READ_ONLY), []),
+        ((0, 0x1000), (0, 0x1000), []),
+        # Hardware sets the access flag of the second one.
+        ((0, 0x1000 | AF), (0, 0x8000), ["access-flag"]),
+    ],
+)
+def test_a_store_to_two_entries(model, before, after, expected):
+    """STP, STXP and CASP: bits of the descriptors that differ from those of a page at PAGE."""
+    m = model()
+    m.set(3, 2, *(PAGE | A_PAGE ^ bits for bits in before))
+    m.set(3, 2, *(PAGE | A_PAGE ^ bits for bits in after))
+    assert m.rules() == expected
+    # One that has looked at both is no blind one, and no better otherwise.
+    m = model()
+    m.set(3, 2, *(PAGE | A_PAGE ^ bits for bits in before))
+    m.set(3, 2, *(PAGE | A_PAGE ^ bits for bits in after), atomic=True)
+    assert m.rules() == [rule for rule in expected if rule != "access-flag"]
+
+
+@pytest.mark.parametrize(
+    ("half", "word", "expected"),
+    [
+        (0, PAGE + 0x1000 | A_PAGE & 0xFFFF_FFFF, ["break-before-make"]),
+        (4, (PXN | 1 << 54) >> 32, []),
+        (4, 0, ["write-execute"]),
+    ],
+)
+def test_a_store_to_half_of_an_entry(model, half, word, expected):
+    m = model()
+    m.set(3, 1, PAGE | A_PAGE)
+    m.write(TABLES[3] + 8 + half, word, size=4)
+    assert m.rules() == expected
+
+
 def test_an_entry_that_no_cpu_could_walk_is_in_no_tlb(model):
     m = model()
     m.write(OTHER[3], PAGE | A_PAGE)
@@ -484,6 +570,8 @@ def test_an_entry_that_no_cpu_could_walk_is_in_no_tlb(model):
         (["dsb ishst", "tlbi vale1, x0", "dsb ish"], "scope"),
         (["dsb ishst", "tlbi vmalle1", "dsb ish"], "scope"),
         (["dsb ishst", "tlbi aside1is, x0", "dsb ish"], "make-before-invalidation"),
+        # What was tried before in vain does not matter when the right one is under way.
+        (["tlbi vaale1is, x0", "dsb ish", "tlbi vaale1is, x0"], "make-before-invalidation"),
     ],
 )
 def test_made_before_the_invalidation_has_completed(model, steps, rule):
@@ -541,6 +629,47 @@ def test_an_entry_that_came_and_went_again_after_its_invalidation(model):
     assert m.rules() == ["make-before-invalidation"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        (["dsb ishst"], ["tlbi vaale1is, x0", "dsb ish"], "scope"),
+        (["dsb ishst", "tlbi vmalle1"], ["dsb ish"], "make-before-invalidation"),
+    ],
+)
+def test_what_came_before_an_entry_went_again_is_not_about_it(model, before, after, rule):
+    m = model()
+    for steps in (before, after):
+        m.set(3, 0, PAGE | A_PAGE)
+        m.set(3, 0, 0)
+        m.steps(*steps)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == [rule]
+
+
+def test_a_barrier_waits_for_no_descriptor_that_is_remembered_since(model):
+    """Another CPU has invalidated the first one meanwhile, and its place is taken."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    m.steps("dsb ishst", "tlbi vaale1is, x0")
+    m.flush(tlbi="tlbi vmalle1is", cpu=1)
+    m.set(3, 1, PAGE | A_PAGE)
+    m.set(3, 1, 0)
+    m.do("dsb ish")
+    m.set(3, 1, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["make-before-invalidation"]
+
+
+def test_each_descriptor_that_an_entry_had_is_remembered(model):
+    """The first one is writable, so the last one conflicts with it, and not with the second."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE, cpu=1)
+    m.set(3, 0, PAGE | A_PAGE | READ_ONLY, cpu=1)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE | READ_ONLY)
+    assert m.rules() == ["make-before-invalidation"]
+    assert m.test_writer(0) == 1
+
+
 @pytest.mark.parametrize("barrier", ["dsb nshst", "dsb nsh"])
 def test_a_barrier_for_one_cpu_before_an_invalidation_for_all(model, barrier):
     m = model()
@@ -561,6 +690,47 @@ def test_an_entry_that_went_twice_and_was_invalidated_by_one_cpu_each_time(model
             m.do(step, cpu=cpu)
     m.set(3, 0, PAGE + 0x1000 | A_PAGE)
     assert m.rules() == ["scope"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        # Those of the CPU itself, and of others that reach it.
+        ([(1, "dsb nshst"), (1, "tlbi vmalle1"), (1, "dsb nsh")], []),
+        ([(1, "dsb nshst"), (1, "tlbi vmalle1 nxs"), (1, "dsb nsh")], []),
+        ([(1, "dsb nsh"), (1, "tlbi vaale1, x0"), (1, "dsb nsh")], []),
+        ([(1, "dsb nsh"), (1, "tlbi rvaale1, x0"), (1, "dsb nsh")], []),
+        ([(1, "dsb nsh"), (1, "tlbi rvaae1, x0 nxs"), (1, "dsb nsh")], []),
+        ([(0, "dsb ishst"), (0, "tlbi vmalle1is"), (0, "dsb ish")], []),
+        ([(0, "dsb ishst"), (0, "tlbi vmalle1is nxs"), (0, "dsb ish")], []),
+        ([(0, "dsb ishst"), (0, "tlbi vaale1os, x0"), (0, "dsb osh")], []),
+        ([(0, "dsb ishst"), (0, "tlbi rvaale1is, x0"), (0, "dsb ish")], []),
+        # A DSB for one CPU waits for that one's TLB alone, and the next one for those of all.
+        (
+            [(0, "dsb ishst"), (0, "tlbi vaale1is, x0"), (0, "dsb nsh")],
+            ["make-before-invalidation"],
+        ),
+        ([(0, "dsb ishst"), (0, "tlbi vaale1is, x0"), (0, "dsb nsh"), (0, "dsb ish")], []),
+        # What another CPU does to its own TLB, and a barrier of another one.
+        ([(0, "dsb ish"), (0, "tlbi vmalle1"), (0, "dsb ish")], ["scope"]),
+        ([(0, "dsb ish"), (0, "tlbi vmalle1 nxs"), (0, "dsb ish")], ["scope"]),
+        ([(0, "dsb ish"), (0, "tlbi vaale1, x0"), (0, "dsb ish")], ["scope"]),
+        ([(0, "dsb ish"), (0, "tlbi rvaale1, x0"), (0, "dsb ish")], ["scope"]),
+        (
+            [(1, "dsb ish"), (1, "tlbi vmalle1"), (0, "dsb ish")],
+            ["make-before-invalidation"],
+        ),
+        ([(0, "dsb ish"), (1, "tlbi vmalle1"), (1, "dsb nsh")], ["scope"]),
+    ],
+)
+def test_whose_invalidation_reaches_a_cpu(model, steps, expected):
+    """CPU 1 alone can walk the entry, as those of its per-CPU variables."""
+    m = model()
+    unmap_for_the_second_cpu(m)
+    for cpu, text in steps:
+        m.steps(text, cpu=cpu)
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE, cpu=1)
+    assert m.rules() == expected
 
 
 def test_each_cpu_may_invalidate_its_own_tlb(model):
@@ -593,6 +763,62 @@ def test_a_cpu_that_is_off_holds_nothing(model):
     m.do("dsb nsh")
     m.set(3, 0, PAGE | A_PAGE)
     assert m.rules() == ["scope"]
+
+
+def test_a_cpu_that_is_switched_off_has_nothing_more_to_invalidate(model):
+    m = model()
+    for index in range(3):
+        m.set(3, index, PAGE + 0x1000 * index | A_PAGE)
+    for index in range(3):
+        m.set(3, index, 0)
+    m.steps("dsb nshst", "tlbi vmalle1", "dsb nsh")
+    m.test_power_off(1)
+    assert m.test_records() == 0
+    for index in range(3):
+        m.set(3, index, PAGE + 0x10000 + 0x1000 * index | A_PAGE)
+    assert m.rules() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (["dsb nshst", "tlbi vmalle1", "dsb nsh"], ["scope"]),
+        (["dsb ishst", "tlbi vmalle1is", "dsb ish"], []),
+    ],
+)
+def test_the_tlb_of_a_cpu_without_translation_has_to_be_invalidated(model, steps, expected):
+    """SCTLR_EL1.M says that a TLB is not used, and not that it is empty."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.test_off(1)
+    m.set(3, 0, 0)
+    for step in steps:
+        m.do(step)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], ["break-before-make"]),
+        (["tlbi vmalle1"], ["break-before-make"]),
+        (["tlbi vmalle1", "dsb nsh"], []),
+        (["tlbi vaae1, x0", "dsb nsh"], ["break-before-make"]),
+    ],
+)
+def test_a_cpu_without_translation_has_emptied_its_tlb(model, steps, expected):
+    """What it led to alone is memory then, as before a kernel is started by another one."""
+    m = model()
+    root = second_root(m, PAGE)
+    m.root(1, root)
+    m.do("tlbi vmalle1", cpu=1)
+    m.do("dsb nsh", cpu=1)
+    m.test_off(1)
+    for step in steps:
+        m.do(step, operand(VA), cpu=1)
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == expected
 
 
 def test_tables_that_only_a_cpu_led_to_that_is_off_are_memory(model):
@@ -655,18 +881,20 @@ def test_an_address_in_the_middle_of_a_block_invalidates_it(model, pages):
     assert m.rules() == []
 
 
-def test_a_range_that_is_too_short(model):
+@pytest.mark.parametrize("pages", [4, 20])
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("tlbi", ["tlbi rvaae1is, x0", "tlbi rvaale1os, x0 nxs"])
+def test_a_range_that_is_too_short(model, pages, first, tlbi):
+    """Of two pages, among few records and among many."""
     m = model()
-    for index in range(4):
+    for index in range(pages):
         m.set(3, index, PAGE + 0x1000 * index | A_PAGE)
-    for index in range(4):
+    for index in range(pages):
         m.set(3, index, 0)
-    m.do("dsb ishst")
-    m.do("tlbi rvaae1is, x0", ranged(VA >> 12, 1, 0, 0))
-    m.do("dsb ish")
-    for index in range(4):
-        m.set(3, index, PAGE + 0x10000 + 0x1000 * index | A_PAGE)
-    assert m.rules() == ["make-before-invalidation"] * 2
+    m.steps("dsb ishst", tlbi, "dsb ish", va=VA + 0x1000 * first)
+    for index in range(pages):
+        m.set(3, index, PAGE + 0x20000 + 0x1000 * index | A_PAGE)
+    assert m.rules() == ["make-before-invalidation"] * (pages - 2)
 
 
 def split_block(m: Model, pages: int = 512):
@@ -771,6 +999,65 @@ def test_a_table_is_freed_after_its_walk_cache_entry(model):
     assert m.rules() == []
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([], ["tables"] * 2),
+        (["dsb ishst", "tlbi vaale1is, x0", "dsb ish"], ["tables"] * 2),
+        # The other one is at another address.
+        (["dsb ishst", "tlbi vaae1is, x0", "dsb ish"], ["tables"]),
+        (["dsb ishst", "tlbi vaae1is, x0 nxs", "dsb ish"], ["tables"]),
+        (["dsb ishst", "tlbi vmalle1is", "dsb ish"], []),
+    ],
+)
+def test_tables_below_one_that_is_unlinked(model, steps, expected):
+    m = model()
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    m.set(1, 0, 0, cpu=1)
+    m.steps(*steps)
+    m.set(3, 0, 0x1234)
+    m.write(OTHER[3], 0x1234)
+    assert m.rules() == expected
+    assert [m.test_writer(index) for index in range(len(expected))] == [1] * len(expected)
+
+
+def test_an_entry_that_leads_to_the_same_table(model):
+    """Only the entry itself has changed: what it leads to is in the tables all the time."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(2, 0, TABLES[3] | VALID | TABLE | 1 << 59)
+    assert m.test_records() == 1
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+def test_a_page_that_is_a_table_of_another_level_later(model):
+    m = model()
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    m.set(2, 1, 0)
+    m.set(1, 1, OTHER[3] | VALID | TABLE)
+    m.write(OTHER[3], BLOCK | LEAF)
+    m.write(OTHER[3], BLOCK + 0x200000 | LEAF)
+    assert m.rules() == ["break-before-make"]
+    # What is garbage as a table of level 2 stays one of level 3.
+    m = model()
+    m.set(1, 1, TABLES[3] | VALID | TABLE)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+@pytest.mark.parametrize(("places", "reports"), [(64, 64), (65, 0)])
+def test_a_table_that_is_linked_at_many_places(model, places, reports):
+    """At more than 64 it is not looked at, as docs/strict-machine.md says."""
+    m = model()
+    for index in range(1, places):
+        m.set(2, index, TABLES[3] | VALID | TABLE)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"] * reports
+
+
 def test_what_a_stale_table_held_is_remembered(model):
     """The leaves of a table that was unlinked may be cached, and conflict with what follows."""
     m = model(2)
@@ -825,6 +1112,7 @@ def test_use_while_unmapped(model):
     ("level", "desc", "beside", "inside"),
     [
         pytest.param(2, BLOCK | LEAF, 0x400000, 0x203008, id="in-a-block"),
+        pytest.param(1, 2 << 30 | LEAF, 2 << 30, (1 << 30) + 0x20203008, id="in-a-block-of-1g"),
         pytest.param(3, PAGE + 0x1000 | A_PAGE, 0xFF8, 0xFFC, id="from-the-page-before"),
     ],
 )
@@ -837,6 +1125,30 @@ def test_use_of_what_is_unmapped_and_of_what_is_beside_it(model, level, desc, be
     assert m.rules() == []
     m.access(VA + inside)
     assert m.rules() == ["stale-use"]
+
+
+def test_use_in_the_middle_of_a_page_of_64_kib(model):
+    m = model()
+    m.model_tcr(ctypes.c_uint64(3 << 30 | 22 << 16))
+    m.write(ROOT, RAM + 0x20000 | VALID | TABLE)
+    m.write(RAM + 0x20000, PAGE | A_PAGE)
+    m.write(RAM + 0x20000, 0)
+    start = (1 << 64) - (1 << 42)
+    m.access(start + 0x10000)
+    assert m.rules() == []
+    m.access(start + 0xB008)
+    assert m.rules() == ["stale-use"]
+
+
+def test_use_of_what_was_unmapped_after_a_harmless_change(model):
+    m = model()
+    for bits in (0, READ_ONLY, 0):
+        m.set(3, 0, PAGE | A_PAGE | bits)
+    m.access()
+    assert m.rules() == []
+    m.set(3, 0, 0)
+    m.access()
+    assert set(m.rules()) == {"stale-use"}
 
 
 def test_use_of_a_page_whose_table_is_unlinked(model):
@@ -857,6 +1169,24 @@ def test_use_of_either_of_two_pages_with_the_same_contents(model):
     m.write(PAGE + 0x800, 1)
     m.access()
     assert m.rules() == ["stale-use"]
+
+
+def test_use_of_a_page_in_a_block_or_of_a_copy_of_it(model):
+    m = model(2)
+    for index in range(512):
+        pa = PAGE if index == 5 else BLOCK + 0x1000 * index
+        m.write(OTHER[3] + 8 * index, pa | A_PAGE | READ_ONLY)
+    for desc in (BLOCK | LEAF | READ_ONLY, 0, OTHER[3] | VALID | TABLE):
+        m.set(2, 1, desc)
+    assert m.rules() == ["make-before-invalidation"]
+    assert "size" in m.words()
+    # The pages beside it do not matter.
+    m.write(BLOCK + 0x6000, 1)
+    m.access(VA + 0x205000)
+    assert m.rules() == ["make-before-invalidation"]
+    m.write(BLOCK + 0x5800, 1)
+    m.access(VA + 0x205000)
+    assert m.rules() == ["make-before-invalidation", "stale-use"]
 
 
 def contiguous(m: Model, first: int, pa: int, bits: int = CONTIGUOUS):
@@ -1041,6 +1371,27 @@ def test_cpus_that_share_a_tlb(model):
     assert m.rules() == ["shared-tlb"]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ([True], True, ["shared-tlb"]),
+        ([True], False, []),
+        ([False], True, []),
+        # The bit belongs to what is loaded now.
+        ([True, False], True, []),
+    ],
+)
+def test_cpus_share_a_tlb_if_both_say_so(model, first, second, expected):
+    m = model()
+    m.test_power_off(1)
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE + 0x1000)
+    for common in first:
+        m.root(0, common=common)
+    m.root(1, root, common=second)
+    assert m.rules() == expected
+
+
 def test_tables_of_cpus_that_share_a_tlb_become_different(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
@@ -1061,6 +1412,47 @@ def test_another_root_while_the_tlb_has_entries_of_the_first(model):
     m.set(3, 0, PAGE | A_PAGE)
     m.root(0, second_root(m, PAGE + 0x1000))
     assert m.rules() == ["break-before-make"]
+
+
+def test_roots_are_compared_again_when_something_has_changed(model):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE)
+    for to in (root, ROOT):
+        m.root(0, to)
+        m.steps("tlbi vmalle1", "dsb nsh")
+    assert m.rules() == []
+    # It is memory meanwhile, and then a root again.
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    m.root(0, root)
+    assert m.rules() == ["break-before-make"]
+    m.root(0)
+    assert m.rules() == ["break-before-make"] * 2
+    # Each way was said once.
+    m.root(0, root)
+    assert m.rules() == ["break-before-make"] * 2
+    # Who shares a TLB is another question about the same roots.
+    m.root(1, common=True)
+    m.root(0, root, common=True)
+    assert m.rules() == ["break-before-make"] * 2 + ["shared-tlb"]
+
+
+def test_what_has_left_the_tables_is_compared_again_when_something_has_changed(model):
+    m = model()
+    root = second_root(m, PAGE + 0x1000)
+    m.write(OTHER[3] + 8, PAGE + 0x2000 | A_PAGE)
+    m.root(2, root)
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, 0)
+    # Of each CPU that may hold it, once.
+    for cpu in (0, 1, 0):
+        m.root(cpu, root)
+        m.root(cpu)
+    assert m.rules() == ["make-before-invalidation"] * 2
+    m.set(3, 1, PAGE | A_PAGE)
+    m.set(3, 1, 0)
+    m.root(0, root)
+    assert m.rules() == ["make-before-invalidation"] * 4
 
 
 def test_another_root_while_the_tlb_has_what_has_left_the_first(model):
@@ -1107,6 +1499,17 @@ def test_a_root_that_stays_loaded_when_tcr_changes(model):
     assert m.rules() == ["tables"]
 
 
+def test_tables_of_fewer_levels_when_tcr_changes(model):
+    """With 39 bits the root is a table of level 1."""
+    m = model()
+    m.model_tcr(ctypes.c_uint64(2 << 30 | 25 << 16))
+    m.write(ROOT, OTHER[2] | VALID | TABLE)
+    m.write(OTHER[2], OTHER[3] | VALID | TABLE)
+    m.write(OTHER[3], PAGE | A_PAGE)
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
 def unmap_for_the_second_cpu(m: Model) -> None:
     """Let both CPUs map a page, each in its own tables, and unmap it in those of the second."""
     root = second_root(m, PAGE)
@@ -1126,6 +1529,56 @@ def test_per_cpu_tables(model):
     m.do("dsb nsh", cpu=1)
     m.write(OTHER[3], PAGE + 0x1000 | A_PAGE, cpu=1)
     assert m.rules() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([(0, "tlbi vmalle1"), (0, "dsb nsh")], ["break-before-make"]),
+        ([(cpu, text) for cpu in (0, 1) for text in ("tlbi vmalle1", "dsb nsh")], []),
+        ([(0, "tlbi vmalle1is")], ["break-before-make"]),
+        ([(0, "tlbi vmalle1is"), (0, "dsb nsh")], ["break-before-make"]),
+        ([(0, "tlbi vmalle1is"), (1, "dsb ish")], ["break-before-make"]),
+        ([(0, "tlbi vmalle1is"), (0, "dsb ish")], []),
+        ([(0, "tlbi vmalle1os nxs"), (0, "dsb ish")], []),
+        ([(0, "tlbi vaae1is, x0"), (0, "dsb ish")], ["break-before-make"]),
+    ],
+)
+def test_tables_of_a_root_that_both_cpus_have_left(model, steps, expected):
+    """Of per-CPU tables that are freed: they are memory when no TLB has anything of them."""
+    m = model()
+    root = second_root(m, PAGE)
+    for to in (root, ROOT):
+        for cpu in (0, 1):
+            m.root(cpu, to)
+    for cpu, text in steps:
+        m.steps(text, cpu=cpu)
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == expected
+
+
+def test_more_roots_one_after_the_other_than_there_is_room_for(model):
+    m = model()
+    m.test_power_off(1)
+    for number in range(70):
+        top = RAM + 0x200000 + 0x1000 * number
+        m.write(top + 256 * 8, TABLES[1] | VALID | TABLE)
+        m.root(0, top)
+        m.steps("tlbi vmalle1", "dsb nsh")
+    m.root(0, second_root(m, PAGE))
+    m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == ["break-before-make"]
+
+
+def test_what_one_cpu_may_hold_is_no_matter_to_another(model):
+    m = model()
+    unmap_for_the_second_cpu(m)
+    m.write(OTHER[3] + 8, PAGE | A_PAGE, cpu=1)
+    m.write(OTHER[3] + 8, 0, cpu=1)
+    m.set(3, 1, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+    m.write(OTHER[3] + 8, PAGE + 0x1000 | A_PAGE, cpu=1)
+    assert m.rules() == ["make-before-invalidation"]
 
 
 def test_use_through_one_of_two_roots(model):
@@ -1190,6 +1643,36 @@ def test_top_levels_that_share_a_page(model):
 def test_writable_here_and_executable_there(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == ["write-execute"]
+
+
+def test_a_table_of_two_roots_is_counted_once(model):
+    """Per-CPU roots have most tables in common."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 1, PAGE + 0x1000 | A_PAGE)
+    root = RAM + 0x30000
+    m.write(root + 256 * 8, TABLES[1] | VALID | TABLE)
+    for to in (root, ROOT, root):
+        m.root(1, to)
+        m.flush(tlbi="tlbi vmalle1is", cpu=1)
+    m.set(3, 0, 0)
+    m.flush()
+    m.set(3, 2, PAGE | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == []
+    m.set(3, 3, PAGE + 0x1000 | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == ["write-execute"]
+
+
+def test_what_a_root_had_when_it_was_loaded(model):
+    """It was reported when it was made, and counts for what comes later."""
+    m = model()
+    root = second_root(m, PAGE)
+    m.set(3, 5, PAGE + 0x1000 | A_PAGE ^ PXN | READ_ONLY)
+    m.write(OTHER[3] + 8 * 6, PAGE + 0x1000 | A_PAGE)
+    m.root(1, root)
+    assert m.rules() == []
     m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
     assert m.rules() == ["write-execute"]
 
@@ -1350,6 +1833,18 @@ def test_reports_outlive_a_guest_that_died(reports, tmp_path, monkeypatch, capsy
         main.app(["boot", *arguments], standalone_mode=False)
     assert "the output address changes" in capsys.readouterr().err
     assert [entry["rule"] for entry in json.loads(file.read_text())] == ["break-before-make"]
+
+
+def test_rules_that_are_left_out(model, tmp_path):
+    machine = Strict(Path("plugin"), without=["break-before-make", "write-execute"])
+    (_, words) = strict.arguments(machine, tmp_path)
+    m = model(without=int(re.search(r",without=(\d+)$", words)[1]))
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    m.set(3, 1, PAGE + 0x1000 | A_PAGE ^ PXN | READ_ONLY)
+    m.set(3, 0, 0)
+    m.access()
+    assert set(m.rules()) == {"stale-use"}
 
 
 def test_rules_that_there_are_not():

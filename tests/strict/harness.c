@@ -33,10 +33,12 @@ void model_report(const struct report *report)
 u32 test_reports(void);
 int test_rule(u32 index);
 const char *test_words(u32 index);
-void test_write(u32 cpu, u64 pa, u64 value, bool atomic);
+u32 test_writer(u32 index);
+void test_write(u32 cpu, u64 pa, const char *bytes, u64 size, bool atomic);
 void test_tlbi(u32 cpu, u32 code, u64 operand);
 void test_dsb(u32 cpu, u32 code);
 void test_root(u32 cpu, u64 ttbr);
+void test_off(u32 cpu);
 void test_power_off(u32 cpu);
 void test_access(u32 cpu, u64 va, bool write);
 u32 test_records(void);
@@ -56,6 +58,12 @@ const char *test_words(u32 index)
 	return reports[index].words;
 }
 
+/* The CPU that had changed the old descriptor. */
+u32 test_writer(u32 index)
+{
+	return reports[index].writer.cpu;
+}
+
 u32 test_records(void)
 {
 	return model.nr_records;
@@ -66,11 +74,11 @@ static struct site at(u32 cpu)
 	return (struct site){ .cpu = cpu, .pc = 0x1000 };
 }
 
-void test_write(u32 cpu, u64 pa, u64 value, bool atomic)
+void test_write(u32 cpu, u64 pa, const char *bytes, u64 size, bool atomic)
 {
-	memcpy(model_memory(pa, 8), &value, 8);
+	memcpy(model_memory(pa, size), bytes, size);
 	if (is_table_page(pa))
-		model_store(at(cpu), pa, 8, atomic);
+		model_store(at(cpu), pa, size, atomic);
 }
 
 void test_tlbi(u32 cpu, u32 code, u64 operand)
@@ -86,6 +94,11 @@ void test_dsb(u32 cpu, u32 code)
 void test_root(u32 cpu, u64 ttbr)
 {
 	model_root(at(cpu), ttbr);
+}
+
+void test_off(u32 cpu)
+{
+	model_off(at(cpu));
 }
 
 void test_power_off(u32 cpu)
