@@ -427,7 +427,9 @@ def test_stores_that_look_at_what_was_there_before(model):
 
 def test_break_before_make_as_it_should_be(model):
     m = model()
-    m.set(3, 0, PAGE | A_PAGE)
+    for _ in range(2):
+        m.set(3, 0, PAGE | A_PAGE)
+    assert m.test_records() == 0
     m.set(3, 0, 0)
     assert m.test_records() == 1
     m.flush()
@@ -496,6 +498,13 @@ def test_a_new_address_with_the_same_contents(model, old, new, alike, expected):
     m.set(3, 0, PAGE | A_PAGE | old)
     m.set(3, 0, PAGE + 0x1000 | A_PAGE | new)
     assert m.rules() == expected
+
+
+def test_an_entry_of_the_last_level_without_the_bit_of_a_page_is_invalid(model):
+    m = model()
+    m.set(3, 0, PAGE | LEAF)
+    m.set(3, 0, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
 
 
 def test_a_new_address_of_what_is_no_memory(model):
@@ -567,6 +576,7 @@ def test_an_entry_that_no_cpu_could_walk_is_in_no_tlb(model):
         (["dsb ishst", "tlbi vaale1is, x0", "dsb ishst"], "make-before-invalidation"),
         (["dsb ishst", "tlbi vaale1is, x0", "dsb ishld"], "make-before-invalidation"),
         (["tlbi vaale1is, x0", "dsb ish"], "scope"),
+        (["dsb ishld", "tlbi vaale1is, x0", "dsb ish"], "scope"),
         (["dsb ishst", "tlbi vale1, x0", "dsb ish"], "scope"),
         (["dsb ishst", "tlbi vmalle1", "dsb ish"], "scope"),
         (["dsb ishst", "tlbi aside1is, x0", "dsb ish"], "make-before-invalidation"),
@@ -923,6 +933,16 @@ def test_lower_levels_do_not_allow_what_level_2_does(model, level):
     assert set(m.rules()) == {"break-before-make", "contiguous"}
 
 
+def test_a_block_between_pages_that_tlbs_may_hold(model):
+    m = model(2)
+    m.set(2, 2, OTHER[3] | VALID | TABLE)
+    for table in (TABLES[3] + 8 * 511, OTHER[3]):
+        m.write(table, PAGE | A_PAGE)
+        m.write(table, 0)
+    m.set(2, 1, BLOCK | LEAF)
+    assert m.rules() == []
+
+
 def test_a_block_of_1_gib_in_the_place_of_pages_of_other_memory(model):
     m = model(2)
     m.set(3, 0, PAGE | A_PAGE)
@@ -1106,6 +1126,7 @@ def test_use_while_unmapped(model):
     assert m.rules() == []
     m.access(VA + 8, cpu=1)
     assert m.rules() == ["stale-use"]
+    assert "unmapped" in m.words()
 
 
 @pytest.mark.parametrize(
@@ -1165,10 +1186,12 @@ def test_use_of_either_of_two_pages_with_the_same_contents(model):
     m.set(3, 0, PAGE + 0x1000 | A_PAGE | READ_ONLY)
     m.access()
     assert m.rules() == []
+    m.access(write=True)
+    assert m.rules() == ["stale-use"]
     # The page that was given up belongs to somebody else, and a TLB may still lead to it.
     m.write(PAGE + 0x800, 1)
     m.access()
-    assert m.rules() == ["stale-use"]
+    assert m.rules() == ["stale-use"] * 2
 
 
 def test_use_of_a_page_in_a_block_or_of_a_copy_of_it(model):
@@ -1227,7 +1250,11 @@ def test_a_page_of_other_memory_within_a_contiguous_group(model):
 
 
 @pytest.mark.parametrize(
-    ("bits", "expected"), [(AF, []), (1 << 55, []), (READ_ONLY, ["contiguous"])]
+    ("bits", "expected"),
+    [
+        *((bits, []) for bits in (AF, 1 << 51, *(1 << software for software in range(55, 59)))),
+        *((bits, ["contiguous"]) for bits in (READ_ONLY, 1 << 54)),
+    ],
 )
 def test_a_member_of_a_contiguous_group_with_another_bit(model, bits, expected):
     """Access flags and software bits may differ, permissions may not."""
@@ -1242,7 +1269,8 @@ def test_a_contiguous_group_is_judged_when_it_is_invalidated(model):
     m = model(2)
     for index in range(8):
         m.set(3, 16 + index, PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS)
-    m.flush(VA + 0x100000)
+    for beside in (0xF000, 0x20000):
+        m.flush(VA + beside)
     assert m.rules() == []
     m.flush(VA + 0x1F000)
     assert m.rules() == ["contiguous"]
@@ -1267,6 +1295,30 @@ def test_a_contiguous_group_stays_inconsistent(model):
     m.flush(tlbi="tlbi vmalle1is")
     assert m.rules() == ["contiguous"]
     assert "inconsistent" in m.words()
+
+
+@pytest.mark.parametrize("cpu", [0, 1])
+def test_a_contiguous_group_whose_table_is_gone(model, cpu):
+    """It is no group any more when its writer has invalidated it, or another CPU before."""
+    m = model(2)
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    for index in range(15):
+        m.write(OTHER[3] + 8 * index, PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS)
+    m.set(2, 1, 0)
+    m.flush(tlbi="tlbi vmalle1is", cpu=cpu)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == []
+
+
+def test_contiguous_groups_at_the_same_place_in_two_tables(model):
+    m = model(2)
+    m.set(2, 1, OTHER[3] | VALID | TABLE)
+    for table in (TABLES[3], OTHER[3]):
+        for index in range(16):
+            bit = CONTIGUOUS if index != 5 else 0
+            m.write(table + 8 * index, PAGE + 0x1000 * index | A_PAGE | bit)
+    m.flush(tlbi="tlbi vmalle1is")
+    assert m.rules() == ["contiguous"] * 2
 
 
 def test_more_groups_than_there_is_room_for(model):
@@ -1314,6 +1366,21 @@ def test_another_cpus_invalidation_does_not_end_the_change_of_a_group(model):
     contiguous(m, 16, PAGE)
     m.set(3, 20, PAGE + 0x4000 | A_PAGE)
     m.flush(tlbi="tlbi vmalle1is", cpu=1)
+    m.do("tlbi vmalle1is")
+    m.do("dsb ish", cpu=1)
+    assert m.rules() == []
+    m.do("dsb ish")
+    assert m.rules() == ["contiguous"]
+
+
+def test_a_contiguous_group_that_is_invalid_keeps_its_bits(model):
+    """As when the linear map of a page is made invalid, and then another member is cleared."""
+    m = model()
+    contiguous(m, 16, PAGE)
+    for index in range(16):
+        m.set(3, 16 + index, (PAGE + 0x1000 * index | A_PAGE | CONTIGUOUS) ^ VALID)
+    m.set(3, 20, 0)
+    m.flush(tlbi="tlbi vmalle1is")
     assert m.rules() == []
 
 
@@ -1510,6 +1577,16 @@ def test_tables_of_fewer_levels_when_tcr_changes(model):
     assert m.rules() == ["break-before-make"]
 
 
+def test_bits_of_descriptors_are_others_when_tcr_changes(model):
+    """With TCR_EL1.DS those of the shareability are of the output address."""
+    m = model()
+    m.model_tcr(ctypes.c_uint64(TCR | 1 << 59))
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE ^ 1 << 8)
+    assert m.rules() == ["break-before-make"]
+    assert "output address" in m.words()
+
+
 def unmap_for_the_second_cpu(m: Model) -> None:
     """Let both CPUs map a page, each in its own tables, and unmap it in those of the second."""
     root = second_root(m, PAGE)
@@ -1576,6 +1653,7 @@ def test_what_one_cpu_may_hold_is_no_matter_to_another(model):
     m.write(OTHER[3] + 8, PAGE | A_PAGE, cpu=1)
     m.write(OTHER[3] + 8, 0, cpu=1)
     m.set(3, 1, PAGE + 0x1000 | A_PAGE)
+    m.access(VA + 0x1000)
     assert m.rules() == []
     m.write(OTHER[3] + 8, PAGE + 0x1000 | A_PAGE, cpu=1)
     assert m.rules() == ["make-before-invalidation"]
@@ -1638,6 +1716,12 @@ def test_top_levels_that_share_a_page(model):
     m.write(last + 0x20000, PAGE | A_PAGE)
     m.write(top, middle + 0x20000 | VALID | TABLE)
     assert m.rules() == ["break-before-make"]
+    # One that is forgotten leaves the page to the others.
+    for root in (empty, top):
+        m.root(1, root)
+        m.steps("tlbi vmalle1", "dsb nsh", cpu=1)
+    m.write(top, middle | VALID | TABLE)
+    assert m.rules() == ["break-before-make"] * 2
 
 
 def test_writable_here_and_executable_there(model):
