@@ -147,6 +147,7 @@ class Model:
         self._c.test_words.restype = ctypes.c_char_p
         self._c.desc_address.restype = ctypes.c_uint64
         self._c.root_address.restype = ctypes.c_uint64
+        self._c.test_address.restype = ctypes.c_uint64
         self._c.model_start(bbm_level, without)
         self._c.model_mair(ctypes.c_uint64(MAIR))
         self._c.model_tcr(ctypes.c_uint64(TCR))
@@ -943,6 +944,19 @@ def test_a_block_between_pages_that_tlbs_may_hold(model):
     assert m.rules() == []
 
 
+def test_a_block_in_the_place_of_pages_among_many_records(model):
+    m = model(2)
+    last = RAM + 0x33000
+    for index, table in ((1, OTHER[3]), (2, last)):
+        m.set(2, index, table | VALID | TABLE)
+    for table, pages in ((TABLES[3], 512), (OTHER[3], 2), (last, 512)):
+        for index in range(pages):
+            m.write(table + 8 * index, PAGE + 0x1000 * index | A_PAGE)
+            m.write(table + 8 * index, 0)
+    m.set(2, 1, BLOCK | LEAF)
+    assert m.rules() == ["make-before-invalidation"] * 2
+
+
 def test_a_block_of_1_gib_in_the_place_of_pages_of_other_memory(model):
     m = model(2)
     m.set(3, 0, PAGE | A_PAGE)
@@ -1459,19 +1473,20 @@ def test_cpus_share_a_tlb_if_both_say_so(model, first, second, expected):
     assert m.rules() == expected
 
 
-def test_tables_of_cpus_that_share_a_tlb_become_different(model):
+@pytest.mark.parametrize(("common", "expected"), [(True, ["shared-tlb"]), (False, [])])
+def test_tables_of_cpus_that_share_a_tlb_become_different(model, common, expected):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
     root = second_root(m, PAGE)
     m.root(0, common=True)
-    m.root(1, root, common=True)
+    m.root(1, root, common=common)
     for cpu in (0, 1):
         m.flush(tlbi="tlbi vmalle1is", cpu=cpu)
     m.write(OTHER[3], 0)
     m.flush(tlbi="tlbi vmalle1is")
     assert m.rules() == []
     m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
-    assert m.rules() == ["shared-tlb"]
+    assert m.rules() == expected
 
 
 def test_another_root_while_the_tlb_has_entries_of_the_first(model):
@@ -1522,18 +1537,68 @@ def test_what_has_left_the_tables_is_compared_again_when_something_has_changed(m
     assert m.rules() == ["make-before-invalidation"] * 4
 
 
-def test_another_root_while_the_tlb_has_what_has_left_the_first(model):
+@pytest.mark.parametrize(
+    "users",
+    [
+        pytest.param([], id="never-loaded"),
+        pytest.param(["second"], id="loaded"),
+        pytest.param(["second", "first"], id="left"),
+    ],
+)
+def test_another_root_while_the_tlb_has_what_has_left_the_first(model, users):
+    """It is said once, when the root is loaded, whoever has loaded it before."""
     m = model()
+    roots = {"first": ROOT, "second": second_root(m, PAGE + 0x1000)}
+    for name in users:
+        m.root(2, roots[name])
     m.set(3, 0, PAGE | A_PAGE)
-    root = second_root(m, PAGE + 0x1000)
-    m.root(1, RAM + 0x40000)
+    m.set(3, 0, 0)
+    # CPU 0 has dropped it, and CPU 1 has not.
+    m.steps("dsb nshst", "tlbi vmalle1", "dsb nsh")
+    m.root(0, roots["second"])
+    assert m.rules() == []
+    m.root(1, roots["second"])
+    assert m.rules() == ["scope"]
+
+
+def test_a_root_that_is_loaded_again_after_its_own_change(model):
+    """What is wrong about that was said when the new entry was made."""
+    m = model()
+    root = second_root(m, PAGE)
+    m.write(OTHER[3], 0)
+    m.root(2, root)
+    for desc in (PAGE | A_PAGE, 0, PAGE + 0x1000 | A_PAGE):
+        m.write(OTHER[3], desc)
+    for to in (ROOT, root):
+        m.root(2, to)
+    assert m.rules() == ["make-before-invalidation"]
+
+
+def test_another_root_with_a_block_of_the_same_memory_as_a_page(model):
+    m = model(2)
+    root = second_root(m, PAGE)
+    m.write(OTHER[2] + 8, BLOCK | LEAF)
+    m.root(2, root)
+    m.set(2, 1, RAM + 0x33000 | VALID | TABLE)
+    m.write(RAM + 0x33000 + 8 * 3, BLOCK + 0x3000 | A_PAGE)
+    m.write(RAM + 0x33000 + 8 * 3, 0)
+    m.root(0, root)
+    assert m.rules() == []
+
+
+def test_leaves_of_two_sizes_in_different_tlbs(model):
+    m = model(2)
+    root = second_root(m, PAGE)
+    m.write(OTHER[2] + 8, BLOCK | LEAF)
+    m.root(1, root)
     m.do("tlbi vmalle1", cpu=1)
     m.do("dsb nsh", cpu=1)
-    m.root(1, root)
-    m.set(3, 0, 0)
+    m.write(OTHER[2] + 8, 0, cpu=1)
+    m.set(2, 1, RAM + 0x33000 | VALID | TABLE)
+    m.write(RAM + 0x33000, BLOCK | A_PAGE)
+    m.write(RAM + 0x33000, 0)
+    m.flush(VA + 0x200000)
     assert m.rules() == []
-    m.root(0, root)
-    assert m.rules() == ["make-before-invalidation"]
 
 
 @pytest.mark.parametrize("loaded", [True, False])
@@ -1678,6 +1743,7 @@ def test_another_root_with_a_block_of_other_memory(model):
     m.write(OTHER[2] + 8, BLOCK + 0x200000 | LEAF)
     m.root(0, root)
     assert m.rules() == ["break-before-make"]
+    assert m.test_address(0) == VA + 0x200000
 
 
 def test_a_table_that_is_linked_twice(model):
@@ -1759,6 +1825,13 @@ def test_what_a_root_had_when_it_was_loaded(model):
     assert m.rules() == []
     m.set(3, 1, PAGE | A_PAGE ^ PXN | READ_ONLY)
     assert m.rules() == ["write-execute"]
+
+
+def test_devices_are_no_memory_to_execute(model):
+    m = model()
+    m.set(3, 0, 0x900_0000 | A_PAGE)
+    m.set(3, 1, 0x900_0000 | A_PAGE ^ PXN | READ_ONLY)
+    assert m.rules() == []
 
 
 def test_writable_in_a_block_and_executable_in_a_page_of_it(model):

@@ -33,6 +33,7 @@ void model_report(const struct report *report)
 u32 test_reports(void);
 int test_rule(u32 index);
 const char *test_words(u32 index);
+u64 test_address(u32 index);
 u32 test_writer(u32 index);
 void test_write(u32 cpu, u64 pa, const char *bytes, u64 size, bool atomic);
 void test_tlbi(u32 cpu, u32 code, u64 operand);
@@ -56,6 +57,11 @@ int test_rule(u32 index)
 const char *test_words(u32 index)
 {
 	return reports[index].words;
+}
+
+u64 test_address(u32 index)
+{
+	return reports[index].address;
 }
 
 /* The CPU that had changed the old descriptor. */
