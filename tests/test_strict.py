@@ -1132,6 +1132,17 @@ def test_a_stale_table_whose_leaves_were_unmapped_before(model):
     assert m.rules() == []
 
 
+def test_a_stale_table_has_what_it_had_last(model):
+    """What a leaf was before cannot be walked again, and is gone with its invalidation."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(3, 0, PAGE | A_PAGE | READ_ONLY)
+    m.set(2, 0, 0)
+    m.flush()
+    m.set(2, 0, BLOCK | LEAF)
+    assert m.rules() == ["scope"]
+
+
 def test_use_while_unmapped(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
@@ -1380,7 +1391,7 @@ def test_another_cpus_invalidation_does_not_end_the_change_of_a_group(model):
     contiguous(m, 16, PAGE)
     m.set(3, 20, PAGE + 0x4000 | A_PAGE)
     m.flush(tlbi="tlbi vmalle1is", cpu=1)
-    m.do("tlbi vmalle1is")
+    m.steps("dsb ish", "tlbi vmalle1is")
     m.do("dsb ish", cpu=1)
     assert m.rules() == []
     m.do("dsb ish")
@@ -1555,10 +1566,9 @@ def test_another_root_while_the_tlb_has_what_has_left_the_first(model, users):
     m.set(3, 0, 0)
     # CPU 0 has dropped it, and CPU 1 has not.
     m.steps("dsb nshst", "tlbi vmalle1", "dsb nsh")
-    m.root(0, roots["second"])
-    assert m.rules() == []
-    m.root(1, roots["second"])
-    assert m.rules() == ["scope"]
+    for cpu in (1, 0):
+        m.root(cpu, roots["second"])
+        assert m.rules() == ["scope"]
 
 
 def test_a_root_that_is_loaded_again_after_its_own_change(model):
@@ -1631,14 +1641,22 @@ def test_a_root_that_stays_loaded_when_tcr_changes(model):
     assert m.rules() == ["tables"]
 
 
-def test_tables_of_fewer_levels_when_tcr_changes(model):
-    """With 39 bits the root is a table of level 1."""
+@pytest.mark.parametrize(("bits", "first"), [(39, 1), (47, 0)])
+def test_addresses_are_others_when_tcr_changes(model, bits, first):
+    """With 39 bits the root is a table of level 1; with 47 it is half as long."""
     m = model()
-    m.model_tcr(ctypes.c_uint64(2 << 30 | 25 << 16))
-    m.write(ROOT, OTHER[2] | VALID | TABLE)
-    m.write(OTHER[2], OTHER[3] | VALID | TABLE)
-    m.write(OTHER[3], PAGE | A_PAGE)
+    m.model_tcr(ctypes.c_uint64(2 << 30 | 64 - bits << 16))
+    path = [ROOT, RAM + 0x31000, OTHER[2], OTHER[3]]
+    if first:
+        del path[1]
+    for table, below in itertools.pairwise(path):
+        m.write(table, below | VALID | TABLE)
+    for desc in (PAGE | A_PAGE, 0):
+        m.write(OTHER[3], desc)
+    m.flush((1 << 64) - (1 << bits))
     m.write(OTHER[3], PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+    m.write(OTHER[3], PAGE | A_PAGE)
     assert m.rules() == ["break-before-make"]
 
 
