@@ -28,7 +28,7 @@ from pagewright.host.files import digest
 from pagewright.host.lock import lock_file
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
-from pagewright.kernel import recipes, source
+from pagewright.kernel import recipes, source, tree
 from pagewright.kernel.build import Build
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence
@@ -127,6 +127,8 @@ def _passed(config: pytest.Config) -> Passed | None:
         UsageError: --resume is given, and these sources were not cloned.
     """
     how = [config.getoption("build"), os.environ.get(source.VARIABLE, "")]
+    # Git does not see these, as the tree is below out/.
+    how += [f"{name} {text}" for name, text in tree.edits(SPACE).items()]
     how += ["--strict-machines"] if config.getoption("--strict-machines") else []
     if place := config.getoption("--lg-env"):
         how.append(f"--lg-env {digest(Path(place))}")

@@ -439,6 +439,9 @@ def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
     works = [Work("w", "true", rounds=2)]
     part = Part("p", {"smp": 1, "modules_from": ("module.c",)}, works)
 
+    (tmp_path / "module.c").write_text('#include <linux/module.h>\n#include "included.c"\n')
+    (tmp_path / "included.c").write_text('#include "module.c"\n')
+
     def said(part=part, side=SIDES[1], works=works):
         return emulator().conditions(part, side, works)
 
@@ -455,6 +458,7 @@ def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
         ("out/arch/arm64/boot/Image", "image"),
         (f"out/{SPACE.version}/guest/stamp", "guest"),
         (f"out/{SPACE.version}/guest/packages.txt", "guest"),
+        ("included.c", "machine"),
         ("module.c", "machine"),
     ):
         before = said()
@@ -477,12 +481,24 @@ def test_conditions_are_those_of_the_kernel_that_is_booted(emulator, tmp_path):
     assert one.conditions(part, SIDES[1], part.works).image != first.image
 
 
-@pytest.mark.parametrize("name", ["qemu.yaml", "qemu.py", "options.py", "count.c"])
-def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((f"qemu.{kind}", {}) for kind in ("yaml", "py")),
+        ("options.py", {}),
+        *((file, {}) for file in ("plugin.py", "count.c", "shared/qemu.c")),
+        ("tlb.py", {"tlb": True}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_makes_the_machine_is_among_the_conditions(
+    emulator, monkeypatch, tmp_path, name, options
+):
     works = [Work("w", "true")]
-    part = Part("p", {}, works)
+    part = Part("p", options, works)
     folder = shutil.copytree(Path(runners.plugin.__file__).parent, tmp_path / "machine")
-    monkeypatch.setattr(runners.plugin, "__file__", str(folder / "plugin.py"))
+    for module in (runners.plugin, runners.tlb):
+        monkeypatch.setattr(module, "__file__", str(folder / Path(module.__file__).name))
     before = emulator().conditions(part, SIDES[1], works)
     (folder / name).write_text("changed")
     after = emulator().conditions(part, SIDES[1], works)

@@ -61,6 +61,15 @@ def test_only_what_has_passed_is_kept(clone):
     assert begun(clone).tests == {"test_a.py::passes", "test_a.py::has_a_skipped_case"}
 
 
+@pytest.mark.parametrize("outcomes", [("passed", "failed", "passed"), ("skipped", "passed")])
+def test_what_passed_before_and_no_longer_does_runs_again(clone, outcomes):
+    for ending in (("passed", "passed", "passed"), outcomes):
+        ended(begun(clone), "test_a.py::sometimes", *ending)
+    assert begun(clone).tests == set()
+    ended(begun(clone), "test_a.py::sometimes", "passed", "passed", "passed")
+    assert begun(clone).tests == {"test_a.py::sometimes"}
+
+
 def test_the_time_of_a_test_is_that_of_its_parts_with_subtests_counted_once(clone):
     passed = begun(clone)
     ended(passed, "test_a.py::passes", "passed", "passed", "passed")

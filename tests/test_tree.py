@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewright.host import disk
+from pagewright.host import disk, repository
 from pagewright.host.errors import DiskFullError, PagewrightError, SourceError
 from pagewright.host.files import replace_text
 from pagewright.host.run import run
@@ -433,6 +433,24 @@ def test_edits_by_hand_are_named_and_change_the_key(space, pristine, capsys):
     tree.assemble(space, pristine)
     assert key(space) not in (clean, first)
     assert (path / "other.c").read_text() == "mine, too\n"
+
+
+def test_a_commit_does_not_say_what_an_edited_tree_is(space, pristine, monkeypatch):
+    """Nor does git, for which the tree does not exist."""
+    monkeypatch.setattr(repository, "commit", lambda space: "abc")
+    assert tree.edits(space) == {}
+    (space.cache / "source").mkdir(parents=True)
+    (space.cache / "source" / pristine.package_version).symlink_to(pristine.path)
+    path = tree.assemble(space, pristine)
+    assert tree.edits(space) == {}
+    assert tree.commit(space) == "abc"
+    (path / "other.c").write_text("mine\n")
+    assert tree.edits(space).keys() == {"other.c"}
+    assert tree.commit(space) == "abc+"
+    monkeypatch.setattr(repository, "commit", lambda space: "abc+")
+    assert tree.commit(space) == "abc+"
+    (path / "other.c").write_text("other\n")
+    assert tree.edits(space) == {}
 
 
 def test_edit_is_still_named_after_another_hook_was_added(space, pristine):

@@ -26,7 +26,7 @@ from pagewright.cli import (
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import console
-from pagewright.host.repository import commit
+from pagewright.kernel.tree import commit
 
 LOGGER = logging.getLogger("pagewright")
 

@@ -9,7 +9,7 @@ import typer
 from pagewright.host import workspace
 from pagewright.host.files import replace_text
 from pagewright.host.progress import say
-from pagewright.host.repository import commit
+from pagewright.kernel.tree import commit
 
 
 def register(app: typer.Typer) -> None:

@@ -20,7 +20,7 @@ from pagewright.host import disk, packages
 from pagewright.host.errors import BuildError, HostError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
-from pagewright.host.repository import commit, last_commit
+from pagewright.host.repository import last_commit
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.toolchain import libc_version
@@ -29,6 +29,7 @@ from pagewright.kernel import build, headers, source
 from pagewright.kernel.build import Build
 from pagewright.kernel.recipes import Recipe, recipe
 from pagewright.kernel.release import Release
+from pagewright.kernel.tree import commit
 
 # The configuration that `pagewright deb` takes if none is named.
 DEFAULT = "cloud-arm64"

@@ -6,6 +6,7 @@ both sides: it is compiled for each build from the same source, with kbuild's M=
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,27 @@ from pagewright.kernel.build import Build
 
 # Where the modules are in the guest: FOLDER/NAME.ko.
 FOLDER = "usr/lib/tests/external"
+
+
+def sources(space: Workspace, names: Sequence[str]) -> list[Path]:
+    """Return the files of the repository that modules are compiled from.
+
+    Args:
+        space: the repository.
+        names: one C file per module, relative to the repository.
+
+    Returns:
+        These files, and what each includes of what is beside it.
+    """
+    found: list[Path] = []
+    wanted = [space.root / name for name in names]
+    while wanted:
+        file = wanted.pop()
+        if file not in found and file.is_file():
+            found.append(file)
+            included = re.findall(r'^#include "(.+)"', file.read_text(), re.MULTILINE)
+            wanted += [file.parent / name for name in included]
+    return sorted(found)
 
 
 def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:

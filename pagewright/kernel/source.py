@@ -116,6 +116,11 @@ def _numbers(version: str) -> list[int]:
 
 
 @cache
+def unpacked(space: Workspace, version: str) -> Path:
+    """Return where the pristine tree of a version of the package is, if it is there."""
+    return space.cache / "source" / version
+
+
 def ensure(space: Workspace) -> Source:
     """Fetch and unpack the source package, unless that was done before.
 
@@ -132,7 +137,7 @@ def ensure(space: Workspace) -> Source:
     base = space.base()
     version = candidate(base.package, base.known_good, os.environ.get(VARIABLE, ""))
     store = space.cache / "source"
-    source = Source(version, store / version)
+    source = Source(version, unpacked(space, version))
     with lock(store, "the source cache"):
         if not source.path.exists():
             disk.require(store, UNPACK_MB, "the kernel source")

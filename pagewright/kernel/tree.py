@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import TypeGuard
 
-from pagewright.host import disk
+from pagewright.host import disk, repository
 from pagewright.host.errors import SourceError
 from pagewright.host.files import digest, replace_text
 from pagewright.host.lock import lock
@@ -26,9 +26,9 @@ from pagewright.host.scratch import scratch
 from pagewright.host.workspace import Workspace
 from pagewright.kernel.hooks import QUILT, apply_hooks, changes, check_stack, patched_files
 from pagewright.kernel.manifest import MANIFEST, Manifest, find_edits, now
-from pagewright.kernel.source import Source
+from pagewright.kernel.source import Source, unpacked
 
-__all__ = ["QUILT", "Manifest", "assemble", "patched_files", "refresh"]
+__all__ = ["QUILT", "Manifest", "assemble", "commit", "edits", "patched_files", "refresh"]
 
 # What a copy of the source takes, in MB.
 TREE_MB = 1800
@@ -57,6 +57,27 @@ def assemble(space: Workspace, source: Source, discard: bool = False) -> Path:
             else:
                 _assemble(space, source, old, new, discard)
     return tree
+
+
+def edits(space: Workspace) -> dict[str, str]:
+    """Return the files that were edited in the assembled tree and are in no hook.
+
+    Returns:
+        Their names, with a digest of what is there now; nothing if there is no tree.
+    """
+    manifest = Manifest.read(space.tree)
+    if not manifest:
+        return {}
+    return find_edits(space.tree, unpacked(space, manifest.source), manifest)
+
+
+def commit(space: Workspace) -> str:
+    """Return the repository's commit, with a + if it does not say what kernels are made of.
+
+    That is so if a file changed since the commit, or was edited in the assembled tree.
+    """
+    name = repository.commit(space)
+    return f"{name}+" if edits(space) and not name.endswith("+") else name
 
 
 def _is_current(space: Workspace, source: Source, wanted: Manifest) -> bool:

@@ -14,41 +14,16 @@
  * up to there are written to the file that the argument counts= names.  QEMU
  * gives the guest the same file as a device (ivshmem-plain); a guest program
  * that maps the device reads them.
- *
- * Debian has no package with qemu-plugin.h: what is used of it is declared
- * here, as of version 4 of that interface (QEMU 9.2 and later).
  */
 #include <fcntl.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define API_VERSION	4
-#define NO_REGISTERS	0	/* QEMU_PLUGIN_CB_NO_REGS */
+#include "shared/qemu.h"
 
 #define MARK		0xd5032fffu	/* hint #127 */
-
-struct block;
-struct instruction;
-struct info;
-
-typedef void (*on_block)(uint64_t id, struct block *block);
-typedef void (*on_execution)(unsigned int cpu, void *data);
-
-void qemu_plugin_register_vcpu_tb_trans_cb(uint64_t id, on_block callback);
-void qemu_plugin_register_vcpu_insn_exec_cb(struct instruction *insn, on_execution callback,
-					    int flags, void *data);
-size_t qemu_plugin_tb_n_insns(const struct block *block);
-struct instruction *qemu_plugin_tb_get_insn(const struct block *block, size_t index);
-uint64_t qemu_plugin_insn_vaddr(const struct instruction *insn);
-size_t qemu_plugin_insn_data(const struct instruction *insn, void *target, size_t size);
-
-/* What QEMU looks up. */
-int qemu_plugin_version = API_VERSION;
-int qemu_plugin_install(uint64_t id, const struct info *info, int count, char *arguments[]);
 
 /* What the guest reads. */
 struct counts {
@@ -79,12 +54,6 @@ static void add_user(unsigned int cpu, void *length)
 {
 	(void)cpu;
 	user += (uintptr_t)length;
-}
-
-/* Loads and stores, all of them, by their place in the encoding of A64. */
-static int accesses_memory(uint32_t code)
-{
-	return (code & 0x0a000000) == 0x08000000;
 }
 
 static void translated(uint64_t id, struct block *block)

@@ -15,8 +15,6 @@ from pagewright.host.run import run
 from pagewright.host.toolchain import HOST_GCC
 from pagewright.host.workspace import Workspace
 
-_SOURCE = Path(__file__).with_name("count.c")
-_SHARED = Path(__file__).with_name("shared")
 # QEMU exports all its functions, and a plugin's of the same name must be its own.
 _OWN_SYMBOLS = "-Wl,-Bsymbolic"
 _CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-shared", "-fPIC", _OWN_SYMBOLS)
@@ -27,8 +25,17 @@ _BYTES = 1 << 20
 
 @cache
 def ensure(space: Workspace) -> Path:
-    """Compile the plugin if it is older than its source, and return it."""
-    return compiled(space, "count", [_SOURCE])
+    """Compile the plugin if it is older than its sources, and return it."""
+    return compiled(space, "count", _sources())
+
+
+def made_of() -> list[Path]:
+    """Return the files that a machine which counts is made by: the plugin's, and this one."""
+    return [Path(__file__), *_sources()]
+
+
+def _sources() -> list[Path]:
+    return [Path(__file__).with_name("count.c"), *shared()]
 
 
 def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
@@ -41,7 +48,8 @@ def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
     """
     folder = space.out / "plugin"
     plugin = folder / f"{name}.so"
-    newest = max(source.stat().st_mtime for source in sources)
+    # This file says how they are compiled.
+    newest = max(file.stat().st_mtime for file in (Path(__file__), *sources))
     with lock(folder, "QEMU's plugin"):
         if not plugin.exists() or plugin.stat().st_mtime < newest:
             fresh = folder / "fresh.so"
@@ -53,7 +61,7 @@ def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
 
 def shared() -> list[Path]:
     """Return the sources that plugins have in common, which know QEMU."""
-    return sorted(_SHARED.glob("*.[ch]"))
+    return sorted(Path(__file__).with_name("shared").glob("*.[ch]"))
 
 
 def arguments(plugin: Path, directory: Path, *more: str) -> list[str]:

@@ -164,6 +164,11 @@ def ensure(space: Workspace) -> Path:
     return plugin.compiled(space, "tlb", sources())
 
 
+def made_of() -> list[Path]:
+    """Return the files that a machine with this plugin is made by, beside those of any plugin."""
+    return [Path(__file__), GEOMETRIES, *sources()]
+
+
 def sources() -> list[Path]:
     """Return the C files of the plugin, and their headers."""
     decode = [_SOURCES.with_name("strict") / f"decode.{kind}" for kind in "ch"]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pagewright.host.errors import MeasureError, NothingToMeasureError
 from pagewright.host.progress import say
-from pagewright.host.repository import commit
 from pagewright.host.workspace import Workspace
+from pagewright.kernel.tree import commit
 from pagewright.results import figures
 from pagewright.results.experiment import (
     Experiment,

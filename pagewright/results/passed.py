@@ -1,8 +1,8 @@
 """Which tests have passed, on which files: a suite that was interrupted goes on from there.
 
-The suite with --full takes hours. Each test that passes is written down as it ends, with git's
-name for the files of the repository as they are, whether committed or not. With --resume a test is
-left out if it has passed, unless a file has changed since that could make a difference to it.
+The suite with --full takes hours. Each test is written down as it ends, with git's name for the
+files of the repository as they are, whether committed or not. With --resume a test is left out if
+it passed when it ran last, unless a file has changed since that could make a difference to it.
 
 Only tests import this module, so that no command loads pytest for its sake.
 """
@@ -39,7 +39,7 @@ OF_KERNELS = (
 
 
 class Passed:
-    """A plugin of pytest that writes down what passes, and leaves out what has passed.
+    """A plugin of pytest that writes down what passes and what does not.
 
     Attributes:
         seconds: how long each test took that has passed on these files, with the options of today.
@@ -64,14 +64,16 @@ class Passed:
         lines = file.read_text().splitlines() if file.exists() else []
         # The last line may be of a suite that was killed while it wrote.
         entries = [json.loads(line) for line in lines if line.endswith("}")]
+        last = {(entry["test"], entry["how"]): entry for entry in entries}
         changed = {
             files: repository.changed(space, files, self._files)
             for files in {entry["files"] for entry in entries}
         }
         self._kept = {
-            (entry["test"], entry["how"]): entry
-            for entry in entries
-            if _holds(entry["test"], changed[entry["files"]])
+            which: entry
+            for which, entry in last.items()
+            # Files of earlier versions have nothing but what passed.
+            if entry.get("passed", True) and _holds(entry["test"], changed[entry["files"]])
         }
         self.seconds = {
             # Files of earlier versions do not have it.
@@ -90,24 +92,28 @@ class Passed:
         replace_text(self._file, "".join(map(_line, self._kept.values())))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Write a test down when it has ended, if it passed with all its subtests."""
+        """Write a test down when it has ended; it passed if all its subtests did.
+
+        One that did not pass is written down, too: that it passed before no longer counts.
+        """
         reports = self._reports[report.nodeid]
         reports.append(report)
         if report.when == "teardown":
             del self._reports[report.nodeid]
             outcomes = [one.outcome for one in reports]
             # The last but one is of the test itself, which may have been skipped.
-            if "failed" not in outcomes and outcomes[-2:] == ["passed", "passed"]:
-                # The time of the test itself contains that of its subtests.
-                parts = (reports[0], *reports[-2:])
-                entry = {
-                    "test": report.nodeid,
-                    "files": self._files,
-                    "how": self._how,
-                    "seconds": round(sum(part.duration for part in parts), 1),
-                }
-                with self._file.open("a") as file:
-                    file.write(_line(entry))
+            passed = "failed" not in outcomes and outcomes[-2:] == ["passed", "passed"]
+            # The time of the test itself contains that of its subtests.
+            parts = (reports[0], *reports[-2:])
+            entry = {
+                "test": report.nodeid,
+                "files": self._files,
+                "how": self._how,
+                "passed": passed,
+                "seconds": round(sum(part.duration for part in parts), 1),
+            }
+            with self._file.open("a") as file:
+                file.write(_line(entry))
 
 
 def _line(entry: dict[str, Any]) -> str:

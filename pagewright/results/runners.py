@@ -16,7 +16,7 @@ from pagewright.host.errors import MeasureError
 from pagewright.host.files import digest
 from pagewright.host.progress import Bar
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import build
+from pagewright.kernel import build, modules
 from pagewright.kernel.build import Build
 from pagewright.kernel.manifest import Manifest
 from pagewright.machine import plugin, tlb
@@ -27,8 +27,8 @@ from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
 from pagewright.results.journal import Conditions
 
-# What an emulated machine is made by: QEMU's command line, and the plugin that counts.
-_MACHINE_FILES = ("qemu.yaml", "qemu.py", "options.py", "count.c")
+# What makes an emulated machine: QEMU's command line. The plugin that counts comes to it.
+_MACHINE_FILES = ("qemu.yaml", "qemu.py", "options.py")
 
 
 class Runner(Protocol):
@@ -153,8 +153,9 @@ class Emulator:
         """Digest the machine's options, the files that make it, and its modules' sources."""
         machine = Path(plugin.__file__).parent
         files = [machine / name for name in _MACHINE_FILES]
-        files += [self._space.root / name for name in part.options.get("modules_from", ())]
-        files += [*tlb.sources(), tlb.GEOMETRIES] if part.options.get("tlb") else []
+        files += plugin.made_of()
+        files += modules.sources(self._space, part.options.get("modules_from", ()))
+        files += tlb.made_of() if part.options.get("tlb") else []
         options = options_of(part, side)
         append = parameters(self._space, options["append"])
         return _digest({**options, "append": append}, *map(digest, files))
