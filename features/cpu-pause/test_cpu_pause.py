@@ -304,6 +304,7 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     place.check(f"echo 0 >{cpu} && {pause}")
     assert "CPU2 may run the kernel without being online" in place.console()
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
+    assert place.check("cat /sys/kernel/cpu_pause/failed").strip() == "1"
     place.check(f"echo 1 >{cpu} && rmmod {module} && echo 0 >{cpu}")
     assert place.console().count("without being online") == 1
     with pytest.raises(PagewrightError):

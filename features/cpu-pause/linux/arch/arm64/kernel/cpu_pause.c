@@ -679,8 +679,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 	lockdep_assert_irqs_enabled();
 
 	if (!arch_timer_get_rate() || !cpu_pause_knows_all_cpus())
-		return -EOPNOTSUPP;
-
+		ret = -EOPNOTSUPP;
 	while (more && !ret)
 		ret = flags & MAY_SLEEP ?
 		      pause_once(fn, arg, &more, stats, flags & MAY_STOP) :
