@@ -83,7 +83,7 @@ def test_nodes_divide_cpus_and_memory(tmp_path):
     words = describe(options, tmp_path, tmp_path, 1).read_text()
     assert "nodeid=0,cpus=0-1,memdev=ram0" in words
     assert "nodeid=1,cpus=2-4,memdev=ram1" in words
-    assert words.count("size=1024M") == 2
+    assert words.count(f"size={1 << 30}") == 2
     assert f"-bios {tmp_path / 'uefi'}" in words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import tempfile
@@ -14,7 +15,7 @@ from labgrid.util.yaml import load
 
 from pagewright.host.errors import MachineError
 from pagewright.machine.boot import boot, console
-from pagewright.machine.options import MachineOptions, unmet
+from pagewright.machine.options import MachineOptions, in_bytes, unmet
 from pagewright.machine.qemu import describe
 from pagewright.machine.strict import MAX_CPUS, Strict
 
@@ -128,6 +129,17 @@ def test_a_size_of_memory_that_is_none_is_refused(images, memory):
     with pytest.raises(MachineError, match="no size of memory") as error:
         MachineOptions(**images, memory=memory, smp=2, nodes=2)
     assert "1G" in error.value.todo
+
+
+@pytest.mark.parametrize(("memory", "nodes"), [("1G", 3), ("1.5G", 2), ("1000008K", 2)])
+def test_nodes_have_the_whole_memory(images, tmp_path, memory, nodes):
+    """QEMU refuses to start if the sum is another one."""
+    told = emulator(MachineOptions(**images, memory=memory, smp=nodes, nodes=nodes), tmp_path)
+    sizes = [int(size) for size in re.findall(r"id=ram\d,size=(\w+)", told["extra_args"])]
+    assert len(sizes) == nodes
+    assert sum(sizes) == in_bytes(memory)
+    # Nodes that begin at a MiB share no page, whatever the size of base pages is.
+    assert [size % (1 << 20) for size in sizes[:-1]] == [0] * (nodes - 1)
 
 
 def test_unknown_accel_lists_what_there_is(images):

@@ -59,7 +59,7 @@ class MachineOptions:
         strict: check what TLBs may hold, and report what could go wrong on hardware (see
             strict.py).
         tlb: count what TLBs miss (see tlb.py), of one CPU, with icount or single_threaded.
-        nodes: number of NUMA nodes, among which CPUs and memory are divided evenly.
+        nodes: number of NUMA nodes, among which CPUs and memory are divided as evenly as can be.
         firmware: the UEFI to boot through, as servers do (see firmware.py); the kernel then learns
             what there is from ACPI tables, and not from a device tree.
         virtualization: the CPUs have EL2: a kernel with KVM can run guests of its own.

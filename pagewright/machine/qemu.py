@@ -93,11 +93,15 @@ def _memory(options: MachineOptions) -> list[str]:
         size = options.memory
         return ["-object", f"{kind},id=ram,size={size}", "-machine", "memory-backend=ram"]
     arguments: list[str] = []
-    share = in_bytes(options.memory) // options.nodes >> 20
+    left = in_bytes(options.memory)
+    # Nodes begin at a MiB. The last one has what is over, as QEMU wants the sum to be the whole.
+    share = left // options.nodes >> 20 << 20
     for node in range(options.nodes):
+        part = share if node < options.nodes - 1 else left
+        left -= part
         first = node * options.smp // options.nodes
         last = (node + 1) * options.smp // options.nodes - 1
-        arguments += ["-object", f"{kind},id=ram{node},size={share}M"]
+        arguments += ["-object", f"{kind},id=ram{node},size={part}"]
         arguments += ["-numa", f"node,nodeid={node},cpus={first}-{last},memdev=ram{node}"]
     return arguments
 
