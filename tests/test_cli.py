@@ -95,6 +95,30 @@ def test_a_file_without_the_target_main_lists_its_targets(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("targets: [", "Error in configuration file: while parsing"),
+        ("targets: {main: hello}", "'str' object has no attribute"),
+        ("targets: {main: {drivers: {SSHDriver: }}}", "'NoneType' object has no attribute"),
+        ("targets: {main: {drivers: {NopeDriver: {}}}}", "unknown driver class NopeDriver"),
+        ("targets: {main: {drivers: {SSHDriver: {}}}}", "no NetworkService resource found"),
+        ("targets: {main: {drivers: {}, features: [x]}}", "no CommandProtocol driver found"),
+    ],
+)
+def test_what_labgrid_finds_wrong_in_a_file_is_said(tmp_path, text, said):
+    file = tmp_path / "shelf.yaml"
+    file.write_text(text)
+    with (
+        pytest.raises(MachineError) as error,
+        boot(MachineOptions(Path(), Path()), env=file),
+    ):
+        pass
+    assert error.value.what == f"{file} describes no place that commands can be run on"
+    assert said in error.value.details
+    assert "docs/lab.md" in error.value.todo
+
+
+@pytest.mark.parametrize(
     ("words", "what", "listed"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG]
 )
 def test_a_wrong_name_is_one_line_that_lists_what_there_is(

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from labgrid import Environment
-from labgrid.exceptions import NoDriverFoundError
+from labgrid.binding import BindingError
+from labgrid.exceptions import InvalidConfigError, NoSupplierFoundError
 
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.ledger import timed
@@ -25,6 +26,16 @@ from pagewright.machine.machine import BOOT_SECONDS, Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.qemu import describe
 from pagewright.machine.strict import Violation
+
+# What labgrid raises for an environment file that is wrong. It does not check types: what should
+# be a mapping and is none, such as a driver with nothing after its colon, ends in the last two.
+_WRONG_FILE = (
+    InvalidConfigError,
+    NoSupplierFoundError,
+    BindingError,
+    AttributeError,
+    TypeError,
+)
 
 
 @contextmanager
@@ -91,15 +102,17 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
     from labgrid.remote.client import UserError
     from labgrid.resource.remote import RemotePlaceManager
 
-    lab = Environment(str(env))
-    stack.callback(lab.cleanup)
     try:
+        lab = Environment(str(env))
+        stack.callback(lab.cleanup)
         target = lab.get_target("main")
     except UserError as error:
         places = ", ".join(RemotePlaceManager.get().session.places) or "none"
         raise MachineError(
             f"{env}: the coordinator does not have its place: {error}", f"it has these: {places}"
         ) from error
+    except _WRONG_FILE as error:
+        raise _wrong(env, error) from error
     if target is None:
         raise MachineError(
             f"{env} has no target named main",
@@ -109,8 +122,8 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
     stack.enter_context(evidence.console_written(target, logs / evidence.CONSOLE))
     try:
         shell = target.get_driver("CommandProtocol")
-    except NoDriverFoundError as error:
-        raise MachineError(f"{env}: the target main has no driver that runs commands") from error
+    except NoSupplierFoundError as error:
+        raise _wrong(env, error) from error
     except SILENCE as error:
         raise diagnose(
             None, "", error, timeout, f"while connecting to the place in {env}"
@@ -118,6 +131,15 @@ def _connect(env: Path, stack: ExitStack, timeout: float) -> Machine:
     machine = Machine(shell, logs=logs)
     machine.build = lab.config.get_option("build", "")
     return machine
+
+
+def _wrong(env: Path, error: Exception) -> MachineError:
+    """Say what labgrid found wrong in a user's environment file."""
+    return MachineError(
+        f"{env} describes no place that commands can be run on",
+        "docs/lab.md says what such a file has",
+        f"labgrid says: {error}",
+    )
 
 
 def console(options: MachineOptions, violations: list[Violation] | None = None) -> int:
