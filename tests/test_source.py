@@ -220,6 +220,19 @@ def test_scratch_folder_of_a_run_that_lives_is_left_alone(tmp_path):
         assert (first / "file").exists()
 
 
+def test_what_another_user_made_of_a_scratch_folders_name_is_left_alone(tmp_path):
+    """It is a FIFO, which nobody writes to, or leads to a folder of somebody else."""
+    os.mkfifo(tmp_path / "work-fifo")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "work-link").symlink_to(tmp_path / "other")
+    code = (
+        "import sys; from pathlib import Path; from pagewright.host.scratch import scratch\n"
+        "with scratch(Path(sys.argv[1]), 'work-'): pass"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, timeout=60)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "work-fifo", "work-link"]
+
+
 def test_scratch_folder_taken_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
     def lock_late(descriptor: int, kind: int) -> None:
         """Let another run take the first folder for a stray."""

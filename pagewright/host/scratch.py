@@ -64,7 +64,9 @@ def _make_locked(directory: Path, prefix: str) -> tuple[Path, int]:
 def _remove_unless_locked(stray: Path) -> None:
     """Remove a scratch folder if the run that made it is gone."""
     try:
-        held = os.open(stray, os.O_RDONLY)
+        # Where temporary files are, any user may have made something of this name. A FIFO would
+        # not be opened before somebody writes to it.
+        held = os.open(stray, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return
     try:
