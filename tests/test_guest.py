@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pagewright.guest import image, programs
+from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import arm64_packages, disk, packages
 from pagewright.host.errors import BuildError, DiskFullError, HostError, ProgramError
 from pagewright.host.workspace import Workspace
@@ -130,6 +131,13 @@ def test_each_program_has_its_place_and_its_compiler(one):
 def test_our_own_programs_are_there():
     for name in programs.OWN:
         assert programs.Path(programs.__file__).with_name(name).is_file()
+
+
+def test_programs_shorten_the_lists_of_pages_as_shell_commands_do():
+    source = programs.Path(programs.__file__).with_name("include") / "files.h"
+    path = SHORT_PAGE_LISTS.split(">")[1]
+    number = SHORT_PAGE_LISTS.split()[1]
+    assert f'text_write("{path}", "{number}");' in source.read_text()
 
 
 def test_what_is_no_program_any_more_is_removed(one, compiled):

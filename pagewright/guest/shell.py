@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 # Has CPUs keep few free pages to themselves. MemFree does not count those, of which there may be
-# gigabytes.
+# gigabytes. The lowest limit that Linux sets for a CPU's list is four batches (zone_highsize() in
+# mm/page_alloc.c). A fraction gives this limit if it is less. The millionth part is, of any zone of
+# up to half a TiB. page_lists_shorten() in include/files.h writes the same number.
 SHORT_PAGE_LISTS = "echo 1000000 >/proc/sys/vm/percpu_pagelist_high_fraction"
 
 # Has them keep as many as Linux lets them: an eighth of each zone. A page that is on no CPU's list

@@ -114,10 +114,13 @@ static inline int symbol_find(const char *name, unsigned long *address)
 	return error;
 }
 
-/* Have CPUs keep next to no free pages to themselves, which MemFree does not count. */
+/*
+ * Have CPUs keep few free pages to themselves, which MemFree does not count.
+ * SHORT_PAGE_LISTS in pagewright/guest/shell.py does the same, and says why this number.
+ */
 static inline void page_lists_shorten(void)
 {
-	text_write("/proc/sys/vm/percpu_pagelist_high_fraction", "100000");
+	text_write("/proc/sys/vm/percpu_pagelist_high_fraction", "1000000");
 }
 
 #endif /* FILES_H */
