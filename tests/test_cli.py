@@ -145,6 +145,17 @@ def test_an_error_is_plain_and_its_status_is_1():
     assert ended.stderr.startswith("pagewright: there is no KUnit suite 'nope'\nthe suites are: ")
 
 
+def test_ctrl_c_before_the_command_runs_ends_it_quietly(monkeypatch, capsys):
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "add_commands_of_features", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 130
+    assert capsys.readouterr() == ("", "")
+
+
 def test_debug_shows_where_an_error_comes_from():
     ended = subprocess.run([PAGEWRIGHT, "--debug", "bench", "nope"], capture_output=True, text=True)
     assert ended.returncode == 1

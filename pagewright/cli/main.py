@@ -122,7 +122,7 @@ def main() -> None:
             complain(text)
         sys.exit(1)
     except KeyboardInterrupt:
-        console.print("interrupted", highlight=False)
+        # Before the command runs; Typer ends the command itself in the same way.
         sys.exit(130)
     except OSError as error:
         LOGGER.debug("the error comes from here:", exc_info=True)
