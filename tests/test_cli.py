@@ -464,11 +464,28 @@ def test_arguments_for_qemu_with_an_odd_quote_are_refused(consoles):
     assert consoles == []
 
 
+@pytest.mark.parametrize("option", ["-append", "--append"])
+def test_arguments_for_qemu_that_replace_the_kernels_are_refused(consoles, option):
+    with pytest.raises(PagewrightError, match="replace the kernel parameters") as error:
+        call("boot", "patched-4k", "--qemu-args", f"-d unimp {option} quiet")
+    assert "--append" in error.value.todo
+    assert consoles == []
+
+
+def test_boot_names_a_file_that_cannot_be_written_before_the_guest_runs(consoles, tmp_path):
+    file = tmp_path / "nowhere" / "x"
+    with pytest.raises(PagewrightError, match=f"{file} cannot be written"):
+        call("boot", "patched-4k", "--strict", "--strict-json", str(file))
+    assert consoles == []
+
+
 def test_boot_waits_for_a_debugger(consoles, capsys):
     call("boot", "patched-4k", "--gdb", "--append", "quiet")
-    assert consoles[0]["extra_args"] == ["-s", "-S"]
+    # Not ":1234", which other computers reach, too.
+    assert consoles[0]["extra_args"] == ["-gdb", "tcp:localhost:1234", "-S"]
     assert consoles[0]["append"] == "nokaslr quiet"
-    assert "gdb-multiarch /clone/out/vmlinux -ex 'target remote :1234'" in capsys.readouterr().err
+    command = "gdb-multiarch /clone/out/vmlinux -ex 'target remote localhost:1234'"
+    assert command in capsys.readouterr().err
 
 
 def test_boot_takes_the_hosts_processors(consoles):

@@ -658,12 +658,13 @@ def test_a_bench_whose_process_is_killed_goes_on_and_prints_the_same_table(tmp_p
     assert runs("killed")[0] == first
 
 
-@pytest.mark.parametrize("option", ["--json", "--html", "--svg"])
+@pytest.mark.parametrize("option", ["--json", "--html", "--select=x --svg"])
 def test_a_file_that_cannot_be_written_is_named_before_anything_runs(bench, tmp_path, option):
     one = Faked()
-    for file in (tmp_path / "nowhere" / "x", tmp_path):
+    (tmp_path / "file").touch()
+    for file in (tmp_path / "nowhere" / "x", tmp_path / "file" / "x", tmp_path):
         with pytest.raises(PagewrightError, match=f"{file} cannot be written"):
-            bench(one, "x", option, str(file))
+            bench(one, "x", *option.split(), str(file))
     assert one.done == []
 
 
@@ -745,6 +746,14 @@ def test_a_wrong_selection_is_refused_before_anything_runs(bench):
     runner = Faked()
     with pytest.raises(MeasureError, match="is no regular expression"):
         bench(runner, "x", "--svg", "x.svg", "--select", "(")
+    assert runner.done == []
+
+
+@pytest.mark.parametrize("words", [["--svg", "x.svg"], ["--select", "x"]])
+def test_a_plot_without_a_selection_is_refused_before_anything_runs(bench, words):
+    runner = Faked()
+    with pytest.raises(PagewrightError, match="--svg draws the figures that --select names"):
+        bench(runner, "x", *words)
     assert runner.done == []
 
 

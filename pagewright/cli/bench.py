@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pagewright.cli.options import check_place
+from pagewright.cli.options import check_output, check_place
 from pagewright.host import workspace
 from pagewright.host.errors import NothingToMeasureError, PagewrightError
 from pagewright.host.lock import lock
@@ -100,17 +99,18 @@ def bench(
         )
     if show and (resume or lg_env):
         raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
+    if bool(svg) != bool(select):
+        raise PagewrightError(
+            "--svg draws the figures that --select names",
+            "give both options, as a plot has one unit",
+        )
     if lg_env:
         check_place(lg_env)
     plots.pattern(select)
     # Rather now than after hours of measuring. The folder of the runs will be there then.
     (space.out / "bench").mkdir(parents=True, exist_ok=True)
     for output in filter(None, (json, html, svg)):
-        place = output if output.exists() else output.parent
-        if output.is_dir() or not os.access(place, os.W_OK):
-            raise PagewrightError(
-                f"{output} cannot be written", "name a file in a folder that is there"
-            )
+        check_output(output)
     names = [name] if name else catalogue.experiments(space)
     console = Console()
     if not console.is_terminal:

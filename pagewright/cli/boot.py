@@ -21,6 +21,7 @@ from pagewright.cli.options import (
     Overlay,
     Parameters,
     Timeout,
+    check_output,
 )
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
@@ -31,8 +32,9 @@ from pagewright.kernel import build
 if TYPE_CHECKING:
     from pagewright.machine.strict import Violation
 
-# QEMU's own -s: where it waits for a debugger.
-GDB_PORT = 1234
+# Where QEMU waits for a debugger, which can do anything to the guest: at QEMU's usual port, but not
+# for other computers, as its -s does.
+GDB_ADDRESS = "localhost:1234"
 
 # The exit status if a strict machine has found something.
 VIOLATED = 3
@@ -132,11 +134,13 @@ def boot(
     if gdb:
         if run is not None:
             raise PagewrightError("--gdb gives a console", "leave --run out")
-        options["extra_args"] += ["-s", "-S"]
+        options["extra_args"] += ["-gdb", f"tcp:{GDB_ADDRESS}", "-S"]
         # The addresses of vmlinux are those of a kernel that is not moved.
         options["append"] = f"nokaslr {append}".strip()
     if strict_json is not None or bbm_level is not None:
         _needs(strict, "--strict-json and --bbm-level", "--strict")
+    if strict_json is not None:
+        check_output(strict_json)
     if vmlinux is not None:
         _needs(kernel is not None, "--vmlinux", "--kernel")
     if kernel is not None:
@@ -191,10 +195,16 @@ def _report(found: list[Violation], file: Path | None) -> None:
 def _words(text: str) -> list[str]:
     """Divide arguments for QEMU as a shell does."""
     try:
-        return shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         what = f"--qemu-args {text!r} cannot be divided into words: {error}"
         raise PagewrightError(what) from error
+    if not {"-append", "--append"}.isdisjoint(words):
+        raise PagewrightError(
+            f"--qemu-args {text!r} would replace the kernel parameters of the machine itself",
+            "add parameters to them with --append",
+        )
+    return words
 
 
 def _needs(given: bool, what: str, option: str) -> None:
@@ -206,4 +216,4 @@ def _needs(given: bool, what: str, option: str) -> None:
 def gdb_command(space: Workspace, name: str) -> str:
     """Return the command that debugs a guest of a build."""
     vmlinux = shlex.quote(str(build.ensure(space, name).vmlinux))
-    return f"gdb-multiarch {vmlinux} -ex 'target remote :{GDB_PORT}'"
+    return f"gdb-multiarch {vmlinux} -ex 'target remote {GDB_ADDRESS}'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -89,3 +90,13 @@ def check_place(file: Path) -> None:
             (f"the files there are: {there}; or " if there else "")
             + f"write one like {_EXAMPLE}; docs/lab.md says how",
         )
+
+
+def check_output(file: Path) -> None:
+    """Raise if a file cannot be written, before the work whose results it is to have."""
+    if file.exists():
+        fits = not file.is_dir() and os.access(file, os.W_OK)
+    else:
+        fits = file.parent.is_dir() and os.access(file.parent, os.W_OK)
+    if not fits:
+        raise PagewrightError(f"{file} cannot be written", "name a file in a folder that is there")
