@@ -115,12 +115,12 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split("-")[0].split(".")]
 
 
-@cache
 def unpacked(space: Workspace, version: str) -> Path:
     """Return where the pristine tree of a version of the package is, if it is there."""
     return space.cache / "source" / version
 
 
+@cache
 def ensure(space: Workspace) -> Source:
     """Fetch and unpack the source package, unless that was done before.
 
