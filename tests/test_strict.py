@@ -359,6 +359,19 @@ def test_level_hint(model, hint, level):
     assert (found.start, found.level) == (VA, level)
 
 
+@pytest.mark.parametrize(("size", "expected"), [(1, []), (2, ["scope"]), (3, ["scope"])])
+@pytest.mark.parametrize("level", [2, 3], ids=["table", "leaf"])
+def test_a_level_of_tables_with_other_pages_invalidates_nothing(model, size, expected, level):
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    m.set(level, 0, 0)
+    m.do("dsb ishst")
+    m.do("tlbi vaae1is, x0", operand(VA) | (size << 2 | 3) << 44)
+    m.do("dsb ish")
+    m.set(level, 0, BLOCK | LEAF if level == 2 else PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == expected
+
+
 def ranged(page: int, tg: int, scale: int, num: int, level: int = 0) -> int:
     return page & (1 << 37) - 1 | level << 37 | num << 39 | scale << 44 | tg << 46
 
@@ -1438,6 +1451,23 @@ def test_no_access_flag_and_a_blind_store(model):
     assert m.rules() == ["access-flag"]
 
 
+@pytest.mark.parametrize("tlbi", ["tlbi vaae1is, x0", "tlbi rvaae1is, x0"])
+def test_the_last_page_of_all(model, tlbi):
+    """Its end is no address."""
+    m = model()
+    top = -0x1000 & (1 << 64) - 1
+    m.write(ROOT + 8 * 511, RAM + 0x31000 | VALID | TABLE)
+    m.write(RAM + 0x31000 + 8 * 511, OTHER[2] | VALID | TABLE)
+    m.write(OTHER[2] + 8 * 511, OTHER[3] | VALID | TABLE)
+    m.write(OTHER[3] + 8 * 511, PAGE | A_PAGE)
+    m.write(OTHER[3] + 8 * 511, 0)
+    m.do("dsb ishst")
+    m.do(tlbi, operand(top) if " va" in tlbi else ranged((top >> 12) - 1, 1, 0, 0))
+    m.do("dsb ish")
+    m.write(OTHER[3] + 8 * 511, PAGE + 0x1000 | A_PAGE)
+    assert m.rules() == []
+
+
 def second_root(m: Model, page: int) -> int:
     """Make a root that differs from the first in the translation of VA."""
     root = RAM + 0x30000
@@ -1481,6 +1511,28 @@ def test_cpus_share_a_tlb_if_both_say_so(model, first, second, expected):
     for common in first:
         m.root(0, common=common)
     m.root(1, root, common=second)
+    assert m.rules() == expected
+
+
+@pytest.mark.parametrize(
+    ("bits", "expected"),
+    [(READ_ONLY, ["shared-tlb"]), (NOT_GLOBAL, ["shared-tlb"]), (1 << 55, []), (AF, [])],
+    ids=["read-only", "not global", "of software", "access flag"],
+)
+@pytest.mark.parametrize("later", [False, True])
+def test_cpus_that_share_a_tlb_have_the_same_bits(model, bits, expected, later):
+    """But for what hardware sets by itself, or does not look at."""
+    m = model()
+    m.set(3, 0, PAGE | A_PAGE)
+    root = second_root(m, PAGE ^ bits)
+    m.test_power_off(1)
+    if later:
+        m.write(OTHER[3], 0)
+    m.root(0, common=True)
+    m.root(1, root, common=True)
+    if later:
+        assert m.rules() == []
+        m.write(OTHER[3], PAGE ^ bits | A_PAGE if bits != AF else PAGE | A_PAGE ^ AF)
     assert m.rules() == expected
 
 

@@ -122,11 +122,18 @@ static u64 sign_extend(u64 value, u32 bits)
 	return (u64)((int64_t)(value << (64 - bits)) >> (64 - bits));
 }
 
+/* The page size in the operand of a TLBI (TG), which is not as in TCR. */
+static u32 operand_shift(u64 operand)
+{
+	static const u32 shifts[4] = { 0, 12, 14, 16 };
+
+	return shifts[BITS(operand, 47, 46)];
+}
+
 static void decode_range(const struct geometry *geometry, u64 operand,
 			 struct tlbi *tlbi)
 {
-	static const u32 shifts[4] = { 0, 12, 14, 16 };	/* TG, not as in TCR */
-	u32 shift = shifts[BITS(operand, 47, 46)];
+	u32 shift = operand_shift(operand);
 	u64 pages = (BITS(operand, 43, 39) + 1) <<
 		    (5 * BITS(operand, 45, 44) + 1);
 	u32 unit = geometry->lpa2 ? 16 : shift;
@@ -144,8 +151,12 @@ static void decode_va(const struct geometry *geometry, u64 operand,
 {
 	u64 page = BIT(geometry->page_shift);
 
-	if (BITS(operand, 47, 46))
+	if (operand_shift(operand)) {
 		tlbi->level = BITS(operand, 45, 44);
+		/* As with a wrong level, TLBs may keep what they hold. */
+		tlbi->other_size =
+			operand_shift(operand) != geometry->page_shift;
+	}
 	tlbi->start = sign_extend(BITS(operand, 43, 0) << 12, 56) & ~(page - 1);
 	tlbi->end = tlbi->start + page;
 }
@@ -202,6 +213,16 @@ void decode_tlbi(const struct geometry *geometry, u32 code, u64 operand,
 	tlbi->what = TLBI_VA;
 	tlbi->any_asid = op2 & 2;
 	tlbi->last_level = op2 & 4;
+}
+
+/*
+ * Is an invalidation by address about one of some bytes?  The last page of all
+ * ends at 0.
+ */
+bool tlbi_reaches(const struct tlbi *tlbi, u64 va, u64 size)
+{
+	return tlbi->start != tlbi->end && va <= tlbi->end - 1 &&
+	       va + size - 1 >= tlbi->start;
 }
 
 /* The usual ones, and those that need not wait for nXS accesses. */

@@ -34,6 +34,7 @@ struct geometry {
 #define DESC_DBM		BIT(51)
 #define DESC_CONTIGUOUS		BIT(52)
 #define DESC_PXN		BIT(53)
+#define DESC_SOFTWARE		(15ULL << 55)	/* hardware ignores these */
 #define DESC_TABLE_PXN		BIT(59)
 #define DESC_TABLE_READ_ONLY	BIT(62)
 
@@ -57,11 +58,13 @@ struct tlbi {
 	bool any_asid;		/* of entries that are not global */
 	u64 start, end;		/* addresses, if TLBI_VA */
 	int level;		/* of the leaf alone; or 0 if any */
+	bool other_size;	/* the level is of tables with other pages */
 };
 
 bool is_tlbi(u32 code);
 void decode_tlbi(const struct geometry *geometry, u32 code, u64 operand,
 		 struct tlbi *tlbi);
+bool tlbi_reaches(const struct tlbi *tlbi, u64 va, u64 size);
 
 /* What a DSB waits for. */
 struct dsb {

@@ -323,8 +323,8 @@ void groups_invalidated(struct site site, const struct tlbi *tlbi)
 		size = granule(table->level) *
 		       contiguous_entries(&model.geometry, table->level);
 		if (tlbi->what == TLBI_ALL ||
-		    (tlbi->what == TLBI_VA && group->va < tlbi->end &&
-		     group->va + size - 1 >= tlbi->start))
+		    (tlbi->what == TLBI_VA &&
+		     tlbi_reaches(tlbi, group->va, size)))
 			group->invalidated = true;
 	}
 }
@@ -333,7 +333,7 @@ void groups_invalidated(struct site site, const struct tlbi *tlbi)
 static void check_group(const struct group *group)
 {
 	struct table *table = table_at(group->table);
-	u64 ignored = DESC_AF | DESC_DBM | BIT(55) | BIT(56) | BIT(57) | BIT(58);
+	u64 ignored = DESC_AF | DESC_DBM | DESC_SOFTWARE;
 	u32 i, count, any = 0;
 	u64 first, step;
 
@@ -542,6 +542,21 @@ void check_invalidation(struct site site, const struct record *record,
 static const char not_common[] = "two CPUs with CnP have different "
 				 "translations of an address";
 
+/*
+ * What is common to CPUs has to be alike, but for what hardware sets by itself
+ * or does not look at.  As leaves of two sizes may be in one TLB where there is
+ * level 2 of FEAT_BBM, they may be in common ones.
+ */
+static const char *common_conflict(const struct leaf *one,
+				   const struct leaf *other)
+{
+	u64 ignored = DESC_AF | DESC_SOFTWARE;
+
+	if (same_size(one, other))
+		return (one->desc ^ other->desc) & ~ignored ? not_common : NULL;
+	return conflict(one, other) ? not_common : NULL;
+}
+
 /**
  * check_common() - a leaf appears in tables that CPUs may have in common
  * @site: who wrote it
@@ -569,7 +584,7 @@ void check_common(struct site site, u64 va, int level, u64 desc, u64 roots)
 			  &other.level))
 			continue;
 		other.va = va & ~(granule(other.level) - 1);
-		if (conflict(&other, &new)) {
+		if (common_conflict(&other, &new)) {
 			report(RULE_SHARED_TLB, not_common, site, va,
 			       other.desc, desc, nobody);
 			return;
@@ -614,10 +629,11 @@ static void compare(struct site site, u64 a, u64 b, int level, u64 va,
 		/* A block here and a table there is not looked at further. */
 		if (kind != KIND_LEAF || desc_kind(two[i], level) != KIND_LEAF)
 			continue;
-		words = conflict(&left, &right);
+		words = rule == RULE_SHARED_TLB ?
+			common_conflict(&left, &right) :
+			conflict(&left, &right);
 		if (words)
-			report(rule, rule == RULE_SHARED_TLB ? not_common :
-			       words, site, va, one[i], two[i], nobody);
+			report(rule, words, site, va, one[i], two[i], nobody);
 	}
 }
 

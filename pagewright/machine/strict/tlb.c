@@ -276,9 +276,10 @@ static bool suffices(struct record *record, const struct cpu *cpu,
 			return false;
 		}
 		/* It is the level of leaves: those of a table are below it. */
-		if (tlbi->level &&
-		    (record->is_table ? tlbi->level <= record->level :
-					tlbi->level != record->level)) {
+		if (tlbi->other_size ||
+		    (tlbi->level &&
+		     (record->is_table ? tlbi->level <= record->level :
+					 tlbi->level != record->level))) {
 			record->tried |= TRIED_LEVEL;
 			return false;
 		}
@@ -314,12 +315,6 @@ static void invalidate(struct site site, struct record *record,
 	      tlbi->broadcast);
 }
 
-static bool hits(const struct record *record, const struct tlbi *tlbi)
-{
-	return record->va < tlbi->end &&
-	       record->va + granule(record->level) - 1 >= tlbi->start;
-}
-
 /* A TLBI is executed. */
 void record_invalidate(struct site site, const struct tlbi *tlbi)
 {
@@ -347,7 +342,8 @@ void record_invalidate(struct site site, const struct tlbi *tlbi)
 		return;
 	if (pages * 5 > model.nr_records) {
 		while ((record = record_any(&position)))
-			if (hits(record, tlbi))
+			if (tlbi_reaches(tlbi, record->va,
+					 granule(record->level)))
 				invalidate(site, record, tlbi);
 		return;
 	}

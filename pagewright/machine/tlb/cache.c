@@ -118,10 +118,8 @@ static bool is_invalidated(const struct entry *entry, const struct tlbi *tlbi,
 	case TLBI_ASID:
 		return !entry->global && entry->asid == asid;
 	case TLBI_VA:
-		/* The last byte, as the last address of all has no next. */
 		return (!entry->is_table || !tlbi->last_level) &&
-		       start < tlbi->end &&
-		       start + (BIT(size) - 1) >= tlbi->start &&
+		       tlbi_reaches(tlbi, start, BIT(size)) &&
 		       (entry->global || tlbi->any_asid || entry->asid == asid);
 	default:
 		return false;
