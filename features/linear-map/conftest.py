@@ -8,13 +8,28 @@ from typing import Any
 
 import leaves
 import pytest
+from leaf_sizes import LeafSizes, leaf_sizes
 
 from pagewright.host import workspace
-from pagewright.kernel.recipes import recipe
+from pagewright.kernel.recipes import DEFAULT_BUILD, recipe
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU
 
 Boot = Callable[..., Machine]
+
+
+def _page(build: str) -> int:
+    """Return how large the pages of a build are. Those of Debian's configurations have 4 KiB."""
+    fragments = recipe(workspace.find(), build).fragments
+    return next((kib << 10 for kib in (16, 64) if f"pages-{kib}k" in fragments), 4096)
+
+
+@pytest.fixture(scope="session")
+def leaf(place: Machine | None, tested: Callable[[str], str]) -> LeafSizes:
+    """Return how much the leaves of the kernel map that is tested."""
+    if place:
+        return leaf_sizes(int(place.check("getconf PAGESIZE")))
+    return leaf_sizes(_page(tested(DEFAULT_BUILD)))
 
 
 def _completed(build: str, way: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +39,7 @@ def _completed(build: str, way: dict[str, Any], options: dict[str, Any]) -> dict
     be free.
     """
     options = {"smp": 2} | way | options | {"append": _words(way, options)}
-    if "64k" in build:
+    if _page(build) == 65536:
         options = {"memory": "4G"} | options
     if not recipe(workspace.find(), build).debug:
         return options
