@@ -14,6 +14,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+MIB = 1 << 20
+
+
 @pytest.mark.parametrize(
     ("append", "blocks"),
     [
@@ -24,22 +27,22 @@ pytestmark = pytest.mark.skipif(
         ("arm64.linear_map=pages", False),
     ],
 )
-def test_direct_map_lines_are_what_the_tables_hold(space, append, blocks):
+def test_direct_map_lines_are_what_the_tables_hold(space, tested, leaf, append, blocks):
     options = options_for(
         space,
-        "patched-4k",
-        memory="4G",
+        tested("patched-4k"),
+        memory=f"{leaf.memory('4G') // MIB}M",
         append=f"{append} {leaves.EARLY_KFENCE}",
     )
     record = leaves.record(options)
     assert record.mode.startswith("linear map: blocks" if blocks else "linear map: pages")
     for shot in record.snapshots:
-        held = {leaf: sum(row.values()) for leaf, row in shot.histogram().items()}
-        assert {leaf: size for leaf, size in shot.direct_map.items() if size} == held, shot.title
+        held = {size: sum(row.values()) for size, row in shot.histogram().items()}
+        assert {size: n for size, n in shot.direct_map.items() if n} == held, shot.title
     boot, loaded, unloaded = (shot.histogram() for shot in record.snapshots)
-    assert (1 << 30 in boot) == blocks
+    assert (leaf.largest() in boot) == blocks
     if append != "rodata=on":
-        assert loaded[4096][Access.READ_ONLY] > boot[4096][Access.READ_ONLY]
+        assert loaded[leaf.page][Access.READ_ONLY] > boot[leaf.page][Access.READ_ONLY]
     assert unloaded == boot
 
 
@@ -69,12 +72,12 @@ def protected(shot: Snapshot, record: Record) -> tuple[list[tuple[int, int, Acce
 @pytest.mark.parametrize(
     "cpu", [LEVEL_0_CPU, pytest.param(DEFAULT_CPU, marks=pytest.mark.full)], ids=["paused", "live"]
 )
-def test_blocks_protect_what_pages_protect(space, cpu):
+def test_blocks_protect_what_pages_protect(space, tested, leaf, cpu):
     """With large leaves each page has the permission that it has with pages only."""
-    found = []
+    found, memory = [], f"{leaf.memory('512M') // MIB}M"
     for append in ("arm64.linear_map=pages", ""):
         # Without KFENCE, which makes pages invalid and valid all the time.
-        options = options_for(space, "patched-4k", cpu=cpu, memory="512M", append=append)
+        options = options_for(space, tested("patched-4k"), cpu=cpu, memory=memory, append=append)
         record = leaves.record(options, settle=0)
         assert record.mode.startswith(f"linear map: {'pages' if append else 'blocks'}")
         found.append([protected(shot, record) for shot in record.snapshots[:2]])

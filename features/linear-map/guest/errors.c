@@ -47,11 +47,14 @@ static long available(void)
 	return meminfo("MemFree") + meminfo("SReclaimable");
 }
 
-/* How much of the linear map is in the largest blocks; 0 if the kernel does not say. */
+/*
+ * How much of the linear map is in the largest blocks; 0 if the kernel does not say.  Pages of all
+ * sizes have 2 MiB; with 64 KiB each, 512 MiB come next.
+ */
 static long blocks(void)
 {
-	return meminfo("DirectMap1G") * 1024 + meminfo("DirectMap32M") * 32 +
-	       meminfo("DirectMap2M");
+	return meminfo("DirectMap1G") * 1024 + meminfo("DirectMap512M") * 512 +
+	       meminfo("DirectMap32M") * 32 + meminfo("DirectMap2M");
 }
 
 /*
