@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from modes import pause_first, seamless_first
+from page_sizes import PAGES_16K, PAGES_64K
 
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
@@ -145,7 +146,10 @@ def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, buil
 
 
 # By the size of base pages: the build, the default size of hugepages, and memory for several.
-LARGER_PAGES = [("patched-16k", "32M", "6G"), ("patched-64k", "512M", "10G")]
+LARGER_PAGES = [
+    ("patched-16k", PAGES_16K.default, "6G"),
+    ("patched-64k", PAGES_64K.default, "10G"),
+]
 
 
 @pytest.mark.full

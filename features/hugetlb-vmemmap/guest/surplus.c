@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * surplus [-r [-u]] [-f] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of 2 MiB beyond the pool, as
- * any program can if nr_overcommit_hugepages lets it.
+ * surplus [-r [-u]] [-f] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of the default size
+ * beyond the pool, as any program can if nr_overcommit_hugepages lets it.
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -u they
@@ -18,10 +18,10 @@
 static int take(int number, int reserve, int untouched, int frame, int wait_for_end, int count)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
-	size_t length = count * POOL_2M;
+	size_t size = pool_default(), length = count * size;
 	int i;
 
-	flags |= __builtin_ctzl(POOL_2M) << MAP_HUGE_SHIFT;
+	flags |= __builtin_ctzl(size) << MAP_HUGE_SHIFT;
 	if (!reserve)
 		flags |= MAP_NORESERVE;
 
@@ -35,7 +35,7 @@ static int take(int number, int reserve, int untouched, int frame, int wait_for_
 		}
 		/* A fault for which there is no page ends the program with SIGBUS. */
 		for (j = 0; j < count && !untouched; j++)
-			p[j * POOL_2M] = 1;
+			p[j * size] = 1;
 		if (frame && i == 0) {
 			printf("frame=%lu\n", frame_of(p));
 			fflush(stdout);
@@ -43,7 +43,7 @@ static int take(int number, int reserve, int untouched, int frame, int wait_for_
 		while (wait_for_end && getchar() != EOF)
 			;
 		for (j = 0; j < count; j++)
-			munmap(p + j * POOL_2M, POOL_2M);
+			munmap(p + j * size, size);
 		i += count;
 	}
 	return 0;
