@@ -234,7 +234,7 @@ def test_struct_pages_come_back_on_their_node(machine, mode, large, pages):
     pool = f"{large.of_node(0)}/nr_hugepages"
     # All that is left of the node's memory is written to. Not all is free in one piece.
     half = pages.number(large, 2)
-    number = half - max(448 * 1024 // large.kib, 8)
+    number = half - (432 * 1024 // large.kib + 8)
     place.check(f"echo {number} >{pool}")
     assert saved(place) == number * large.freed(mode)
     # What is kept for emergencies, and by CPUs, is in large pieces; and there would be more of them
@@ -582,10 +582,8 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others, large, pa
     place = machine(memory=f"{gib}G", smp=2, append=on("pause"))
     some = pages.worth_a_pause
     free = free_memory(place)
-    # Not all that is free is so in one piece, and what goes before needs some.
-    most = resize(place, large, free // large.kib)
-    assert resize(place, large, 0) == 0
-    number = min(free * 29 // 30 // large.kib, most - some)
+    # Not all that is free is so in pieces that are large enough, and what goes before needs some.
+    number = (free - max(free // 30, (some + 7) * large.kib)) // large.kib
     wanted = number * large.kib // 2 // 1024
     place.check(f"echo {number + some} >/proc/sys/vm/nr_overcommit_hugepages")
     event = "/sys/kernel/tracing/events/workqueue/workqueue_queue_work/enable"
