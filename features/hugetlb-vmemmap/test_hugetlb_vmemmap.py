@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from instructions import COUNTER
@@ -1069,18 +1070,39 @@ def test_others_run_while_one_cpu_cannot_be_interrupted(machine, large, pages):
     ],
     ids=["level2", "level0", "splits"],
 )
-def test_pauses_keep_to_their_limit(machine, cpu, mode, number, limit_us, least, giant, pages):
-    """Time is counted in instructions, so that only what a pause does takes any."""
+def test_pauses_keep_to_their_limit(machine, cpu, mode, number, limit_us, least, pages):
+    """The last ones look for their limit between two blocks, the others between entries."""
     if mode == "seamless" and not pages.vmemmap_has_blocks:
         pytest.skip("the vmemmap consists of pages, so that none has to be split")
-    # As many entries as gigantic pages with base pages of 4 KiB have.
-    number = number * PAGES_4K.entries(PAGES_4K.giant) // pages.entries(giant)
-    gib = number * giant.kib // 1024 // 1024
+    boot = partial(machine, cpu=cpu, append=on(mode))
+    assert_pauses_are_short(boot, pages, number, limit_us, least)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("pages", [PAGES_16K, PAGES_64K], ids=["16k", "64k"])
+def test_pauses_keep_to_their_limit_with_larger_base_pages(machine, pages):
+    """Entries of one batch have that many more addresses, all of which are to be invalidated."""
+    boot = partial(machine, f"patched-{pages.kib}k", append=on("pause"))
+    assert_pauses_are_short(boot, pages, 2, 20, 5)
+
+
+def assert_pauses_are_short(boot, pages, number, limit_us, least):
+    """Time is counted in instructions, so that only what a pause does takes any.
+
+    Args:
+        boot: boots a machine.
+        pages: its base pages.
+        number: gigantic pages with base pages of 4 KiB that have as many entries as are changed.
+        limit_us: what the limit shall be.
+        least: how many pauses there are then.
+    """
+    number = number * PAGES_4K.entries(PAGES_4K.giant) // pages.entries(pages.giant)
+    gib = number * pages.giant.kib // 1024 // 1024
     room = int(pages.memory(4).removesuffix("G"))
-    place = machine(memory=f"{gib + room}G", smp=2, cpu=cpu, append=on(mode), icount=True)
+    place = boot(memory=f"{gib + room}G", smp=2, icount=True)
     place.check(f"echo {limit_us} >/sys/kernel/cpu_pause/limit_us")
     place.check("echo 1 >/sys/kernel/tracing/events/cpu_pause/enable")
-    assert resize(place, giant, number) == number
+    assert resize(place, pages.giant, number) == number
     holds = [
         int(ns)
         for ns in re.findall(

@@ -18,18 +18,12 @@ from pagewright.machine.options import LEVEL_0_CPU
 Boot = Callable[..., Machine]
 
 
-def _page(build: str) -> int:
-    """Return how large the pages of a build are. Those of Debian's configurations have 4 KiB."""
-    fragments = recipe(workspace.find(), build).fragments
-    return next((kib << 10 for kib in (16, 64) if f"pages-{kib}k" in fragments), 4096)
-
-
 @pytest.fixture(scope="session")
 def leaf(place: Machine | None, tested: Callable[[str], str]) -> LeafSizes:
     """Return how much the leaves of the kernel map that is tested."""
     if place:
         return leaf_sizes(int(place.check("getconf PAGESIZE")))
-    return leaf_sizes(_page(tested(DEFAULT_BUILD)))
+    return leaf_sizes(recipe(workspace.find(), tested(DEFAULT_BUILD)).page_kib << 10)
 
 
 def _completed(build: str, way: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -39,9 +33,10 @@ def _completed(build: str, way: dict[str, Any], options: dict[str, Any]) -> dict
     be free.
     """
     options = {"smp": 2} | way | options | {"append": _words(way, options)}
-    if _page(build) == 65536:
+    made = recipe(workspace.find(), build)
+    if made.page_kib == 64:
         options = {"memory": "4G"} | options
-    if not recipe(workspace.find(), build).debug:
+    if not made.debug:
         return options
     return options | {"append": f"{options['append']} arm64.pgtable_transition_check=on".strip()}
 

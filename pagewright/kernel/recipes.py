@@ -47,6 +47,12 @@ class Recipe:
     modules: bool = False
     tests: bool = True
 
+    @property
+    def page_kib(self) -> int:
+        """How large its pages are; those of Debian have 4 KiB if its name says nothing else."""
+        named = {*self.fragments, f"pages-{self.debian.rpartition('-')[2]}"}
+        return next((kib for kib in (16, 64) if f"pages-{kib}k" in named), 4)
+
     def files(self, space: Workspace) -> list[Path]:
         """Return the fragment files, the features' own included."""
         config = space.root / "base" / space.version / "config"

@@ -131,9 +131,6 @@ PAGES_64K = Pages(
 
 
 def pages_of(space: Workspace, build: str) -> Pages:
-    """Return what base pages a build has. Debian's configurations have those of 4 KiB."""
-    fragments = recipe(space, build).fragments
-    for pages in (PAGES_16K, PAGES_64K):
-        if f"pages-{pages.kib}k" in fragments:
-            return pages
-    return PAGES_4K
+    """Return what base pages a build has."""
+    kib = recipe(space, build).page_kib
+    return next(pages for pages in (PAGES_4K, PAGES_16K, PAGES_64K) if pages.kib == kib)

@@ -141,12 +141,20 @@ static __always_inline void write_pte(void *entries, unsigned int i, bool valid)
 	__set_pte_nosync(change->ptep, valid ? change->pte : __pte(0));
 }
 
+#define REMAP_CHUNK	64U
+
+/*
+ * All CPUs have to take the invalidation of each address, and with 64K pages there could be 8192 of
+ * them: longer than a pause may be. So a pause has no more than it has entries between two looks
+ * at the time, or invalidates everything at once.
+ */
 static __always_inline void invalidate_ptes(const struct paused_work *work)
 {
-	flush_tlb_kernel_range(work->start, work->end);
+	if (work->end - work->start > REMAP_CHUNK * PAGE_SIZE)
+		flush_tlb_all();
+	else
+		flush_tlb_kernel_range(work->start, work->end);
 }
-
-#define REMAP_CHUNK	64U
 
 static bool notrace remap_paused(void *arg)
 {
