@@ -126,7 +126,7 @@ class HotPlug:
 
     def mapped(self, place: Machine) -> int:
         """Return how many bytes the linear map maps, plugged or not."""
-        return sum(run.size for run in leaves.snapshot(place, "", 4096).runs)
+        return sum(run.size for run in leaves.snapshot(place).runs)
 
 
 @pytest.fixture

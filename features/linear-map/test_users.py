@@ -110,7 +110,7 @@ def test_bpf_programs(blocks, guest_program, build, way, needs_symbol):
 def permissions(place: Machine) -> list[tuple[int, int, leaves.Access]]:
     """Return what may be done with the linear map, whatever the size of its leaves."""
     found: list[tuple[int, int, leaves.Access]] = []
-    for run in leaves.snapshot(place, "", 4096).runs:
+    for run in leaves.snapshot(place).runs:
         if found and found[-1][1:] == (run.start, run.access):
             found[-1] = (found[-1][0], run.end, run.access)
         else:

@@ -177,14 +177,15 @@ def parse_image(iomem: str) -> tuple[int, int]:
     return places["Kernel code"][0] - ram, places["Kernel data"][1] - ram
 
 
-def snapshot(machine: Machine, title: str, page: int) -> Snapshot:
+def snapshot(machine: Machine, title: str = "", page: int | None = None) -> Snapshot:
     """Read the linear map of a running machine.
 
     Args:
         machine: it must be alone: what allocates meanwhile blurs the picture.
         title: what happened before.
-        page: its page size.
+        page: its page size; it is asked for that if it is not said.
     """
+    page = page or int(machine.check("getconf PAGESIZE"))
     meminfo = machine.check("cat /proc/meminfo")
     for _ in range(_TRIES):
         text = machine.check(
