@@ -96,8 +96,12 @@ def plug(place: Machine, hotplug, size: int, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.full)])
-def test_memory_that_cannot_be_plugged_leaves_nothing_mapped(own_blocks, hotplug, plugged, step):
+def test_memory_that_cannot_be_plugged_leaves_nothing_mapped(
+    own_blocks, hotplug, leaf, plugged, step
+):
     """The n-th allocation fails; not on the base kernel, which stops for good then."""
+    if step > 1 and leaf.page > 4096:
+        pytest.skip("with larger pages it takes few allocations, and each has to be tried")
     place = own_blocks(**hotplug.options)
     place.check(FAIL_ALL_PAGES)
     assert plug(place, hotplug, plugged, 30)
@@ -114,7 +118,7 @@ def test_memory_that_cannot_be_plugged_leaves_nothing_mapped(own_blocks, hotplug
         assert plug(place, hotplug, 0, 30)
         assert hotplug.mapped(place) == mapped, nth
     # How many pages it takes depends on what the lists of the CPUs have.
-    assert failures > 2 // step
+    assert failures > (2 // step if leaf.page == 4096 else 0)
     assert plug(place, hotplug, plugged, 30)
     assert plug(place, hotplug, 0, 30)
     assert hotplug.mapped(place) == mapped
