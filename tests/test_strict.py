@@ -1096,7 +1096,7 @@ def test_a_page_that_is_a_table_of_another_level_later(model):
 
 @pytest.mark.parametrize(("places", "reports"), [(64, 64), (65, 0)])
 def test_a_table_that_is_linked_at_many_places(model, places, reports):
-    """At more than 64 it is not looked at, as docs/strict-machine.md says."""
+    """At more than 64 it is not looked at, as its document says."""
     m = model()
     for index in range(1, places):
         m.set(2, index, TABLES[3] | VALID | TABLE)
