@@ -13,6 +13,7 @@ import pytest
 
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
+from pagewright.host.lock import lock
 from pagewright.host.run import run
 from pagewright.kernel import build, recipes, series, source, tree
 from pagewright.kernel.checks import EXCEPTION_TABLE, checkpatch, known_complaints
@@ -146,18 +147,28 @@ def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_pat
     assert EXCEPTION_TABLE in known_complaints(other)
 
 
-# All compile in the same folder, one after the other.
+@pytest.fixture
+def place_of_commits():
+    """Return a folder that is always the same one, for one test at a time.
+
+    Nothing is in it: make would take objects for those of other files of the same names.
+    """
+    folder = SPACE.out / "commits"
+    with lock(folder, "the commits that are compiled"):
+        for part in ("linux", "built"):
+            shutil.rmtree(folder / part, ignore_errors=True)
+        yield folder
+        shutil.rmtree(folder / "linux")
+
+
 @pytest.mark.full
 @by_name
-def test_every_commit_builds(patches, feature):
+def test_every_commit_builds(patches, feature, place_of_commits):
     """Whoever bisects lands on any of them."""
     pristine = source.ensure(SPACE)
     with series.repository(SPACE, pristine, series.touched(SPACE, feature)) as made:
         # The compiler's cache knows a source by its path, and most of all kernels is the same.
-        # What make knows by their times are other files of the same names.
-        path = SPACE.out / "commits" / "linux"
-        shutil.rmtree(path.parent, ignore_errors=True)
-        path.parent.mkdir(parents=True)
+        path = place_of_commits / "linux"
         made.rename(path)
         run(["cp", "--archive", "--no-clobber", f"{pristine.path}/.", path])
         for name in feature.builds_on:

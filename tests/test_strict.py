@@ -359,14 +359,18 @@ def test_level_hint(model, hint, level):
     assert (found.start, found.level) == (VA, level)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(1, []), (2, ["scope"]), (3, ["scope"])])
+@pytest.mark.parametrize(
+    ("hint", "expected"),
+    [(1 << 2 | 3, []), (2 << 2 | 3, ["scope"]), (3 << 2 | 3, ["scope"]), (2 << 2, [])],
+)
 @pytest.mark.parametrize("level", [2, 3], ids=["table", "leaf"])
-def test_a_level_of_tables_with_other_pages_invalidates_nothing(model, size, expected, level):
+def test_a_level_of_tables_with_other_pages_invalidates_nothing(model, hint, expected, level):
+    """If there is a level: 0 is none."""
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
     m.set(level, 0, 0)
     m.do("dsb ishst")
-    m.do("tlbi vaae1is, x0", operand(VA) | (size << 2 | 3) << 44)
+    m.do("tlbi vaae1is, x0", operand(VA) | hint << 44)
     m.do("dsb ish")
     m.set(level, 0, BLOCK | LEAF if level == 2 else PAGE + 0x1000 | A_PAGE)
     assert m.rules() == expected

@@ -153,9 +153,12 @@ static void decode_va(const struct geometry *geometry, u64 operand,
 
 	if (operand_shift(operand)) {
 		tlbi->level = BITS(operand, 45, 44);
-		/* As with a wrong level, TLBs may keep what they hold. */
-		tlbi->other_size =
-			operand_shift(operand) != geometry->page_shift;
+		/*
+		 * As with a wrong level, TLBs may keep what they hold.  Without
+		 * a level it is none.
+		 */
+		tlbi->other_size = tlbi->level && operand_shift(operand) !=
+						  geometry->page_shift;
 	}
 	tlbi->start = sign_extend(BITS(operand, 43, 0) << 12, 56) & ~(page - 1);
 	tlbi->end = tlbi->start + page;
