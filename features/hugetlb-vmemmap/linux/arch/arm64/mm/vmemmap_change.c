@@ -144,10 +144,10 @@ static __always_inline void write_pte(void *entries, unsigned int i, bool valid)
 #define REMAP_CHUNK	64U
 
 /*
- * flush_tlb_kernel_range() would go by address for up to 512 pages with 4K pages, and for up to 8192
- * with 64K pages. All CPUs have to take each of these, in a pause that has looked at the time before.
- * So what the changes span is invalidated by address only if it is a few pages, and otherwise
- * everything is.
+ * flush_tlb_kernel_range() would go by address for up to 512 pages with 4K pages, and for up to
+ * 8192 with 64K pages. All CPUs have to take each of these, in a pause that has looked at the
+ * time before. So what the changes span is invalidated by address only if it is a few pages, and
+ * otherwise everything is.
  */
 static __always_inline void invalidate_ptes(const struct paused_work *work)
 {
