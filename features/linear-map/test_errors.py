@@ -79,8 +79,7 @@ def plugged(leaf):
 ALLOCATIONS = 20
 
 # Its first allocations are those of five tables that it may need. When the last one fails, four
-# have been taken, of a page each. So often, they are 960 KiB with pages of 4 KiB. What is free was
-# seen to be 550 KiB less in one reading, but not in the next one.
+# have been taken, of a page each. So often, they are 960 KiB with pages of 4 KiB.
 TABLES = 5
 TIMES = 60
 LOST = 480
@@ -93,6 +92,15 @@ def plug(place: Machine, hotplug, size: int, seconds: float) -> bool:
     while (done := hotplug.size(place) == size) is False and time.monotonic() < give_up:
         time.sleep(0.05)
     return done
+
+
+def free_or_slab(place: Machine) -> int:
+    """Return KiB that are free, or have slab objects: their caches grow, and no table is in them.
+
+    They grew by 330 KiB in one run of sixty failures, and what is free was 300 to 700 KiB less.
+    """
+    [slab] = re.findall(r"^Slab: +(\d+) kB$", place.check("cat /proc/meminfo"), re.M)
+    return free_memory(place) + int(slab)
 
 
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.full)])
@@ -131,7 +139,7 @@ def test_memory_that_cannot_be_plugged_loses_no_tables(own_blocks, hotplug, leaf
     place.check(FAIL_ALL_PAGES)
     assert plug(place, hotplug, plugged, 30)
     assert plug(place, hotplug, 0, 30)
-    before = free_memory(place)
+    before = free_or_slab(place)
     failures, lost = 0, LOST * leaf.page // 4096
     # A worker that was made later than the others were told has no allocation that fails.
     for _ in range(2 * TIMES):
@@ -143,5 +151,5 @@ def test_memory_that_cannot_be_plugged_loses_no_tables(own_blocks, hotplug, leaf
         if failures == TIMES:
             break
     assert failures == TIMES
-    wait_until(lambda: free_memory(place) > before - lost, 10)
+    wait_until(lambda: free_or_slab(place) > before - lost, 10)
     assert unexpected_in(place) == ""
