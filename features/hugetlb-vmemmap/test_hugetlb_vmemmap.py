@@ -604,8 +604,9 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others, large, pa
         timeout=200,
     )
     assert f"pages={number}" in output
-    # What is free is much less than what is wanted: the rest is gathered.
-    assert int(re.search(r"MemFree: +(\d+)", output)[1]) // 1024 < wanted * 2 // 3, output
+    # What is free is much less than what is wanted: the rest is gathered. Large blocks leave more.
+    most = wanted // 2 if pages is PAGES_4K else wanted * 2 // 3
+    assert int(re.search(r"MemFree: +(\d+)", output)[1]) // 1024 < most, output
     if others == "after-too-many-pauses":
         assert read(place, f"{HVO}/not_optimized") > skipped
     else:
@@ -926,11 +927,12 @@ def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine, large,
 def test_pages_that_were_had_before_one_failed_are_not_lost(shared_machine, mode, large, pages):
     """One of the default size needs up to seven to be freed, and in each turn hundreds lack one."""
     place = shared_machine(memory=pages.memory(9), smp=2, append=on(mode))
-    number = 256
+    # With larger pages fewer allocations are made at once, so that more of them have to fail.
+    number, percent = 256, 40 if pages is PAGES_4K else 50
 
     def turn() -> None:
         assert resize(place, large, number) == number
-        assert int(place.check(free_with_failures(large, 50), timeout=300)) > number // 8
+        assert int(place.check(free_with_failures(large, percent), timeout=300)) > number // 8
         assert resize(place, large, number) == number
         assert resize(place, large, 0) == 0
 
