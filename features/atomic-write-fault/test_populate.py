@@ -271,8 +271,10 @@ def test_khugepaged_takes_no_fault_away(shared_machine: Boot) -> None:
     try:
         for _ in range(3):
             figures = populate(place, "ldxr", "--thp=on", size="64M")
-            # The first fault of a huge page maps the zero page; each page is copied then.
-            assert figures["faults"] == figures.huge + figures["pages"]
+            # The first fault of a huge page maps the zero page; each page is copied then. When the
+            # last one was, khugepaged may be at it before the program is, which faults once more.
+            again = figures["faults"] - (figures.huge + figures["pages"])
+            assert 0 <= again <= figures.huge
         assert int(place.check(f"cat {khugepaged}/full_scans")) > scans
         assert place.check(f"cat {khugepaged}/max_ptes_none").strip() == before["max_ptes_none"]
     finally:
