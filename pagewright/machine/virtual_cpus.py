@@ -61,6 +61,21 @@ class VirtualCpus:
         self._send("vCont" + "".join(f";c:{cpu + 1:x}" for cpu in cpus))
         self._stopped = False
 
+    def run_until(self, address: int) -> None:
+        """Have all CPUs run until one is about to execute what is at an address.
+
+        All of them are stopped then.
+
+        Raises:
+            PagewrightError: QEMU does not answer as it should.
+            TimeoutError: no CPU comes there in half a minute.
+        """
+        self._stop()
+        self._ask(f"Z1,{address:x},4")
+        # The answer comes when they have stopped.
+        self._ask("c")
+        self._ask(f"z1,{address:x},4")
+
     def _stop(self) -> None:
         if not self._stopped:
             self._socket.sendall(_STOP_ALL)

@@ -354,7 +354,7 @@ inline cpu_pause_run()
 		down_pause_sem();
 #endif
 		if
-		:: lost && !online[2] -> up_pause_sem(); break
+		:: lost -> up_pause_sem(); break
 		:: else
 		fi;
 		try_pause(true);
@@ -380,7 +380,7 @@ inline cpu_pause_try()
 	if
 	:: THREAD(!pause_sem, pause_sem = true) ->
 		if
-		:: lost && !online[2]
+		:: lost
 		:: else -> try_pause(false)
 		fi;
 		up_pause_sem();
@@ -556,7 +556,7 @@ inline cpu_down_and_up(cpu)
 	if
 	:: THREAD(!alive[cpu], booting[cpu] = true);
 		if
-		:: THREAD(online[cpu] && mask[cpu] == UNMASKED, skip)
+		:: THREAD(online[cpu] && mask[cpu] == UNMASKED, LOSE(false))
 #ifdef LATE
 		/* If it has its task, it runs; if not, it parks when it comes. */
 		:: THREAD(!online[cpu], LOSE(!booting[cpu]); booting[cpu] = false)

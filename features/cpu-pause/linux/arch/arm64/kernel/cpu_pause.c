@@ -51,8 +51,8 @@
  *   do; but that cannot be used, since memory hotplug has it already when it frees
  *   hugepages.
  * - A CPU that has begun to come may take longer than the one that started it waits. It runs
- *   kernel code from then on without being online, and until it is there are no pauses. So may
- *   one that leaves, if firmware does not say that it is gone.
+ *   kernel code from then on, which CPU hotplug knows nothing of, so there are no more pauses. So
+ *   may one that leaves, if firmware does not say that it is gone; until it has come again.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  *
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
@@ -176,8 +176,8 @@ static struct cpu_pause_stats pause_stats;
 static bool hotplug_unnoticed __ro_after_init;
 
 /*
- * These may run the kernel, and nobody knows what they do before they are online. Written while
- * pause_sem is held, or before anybody asks for pauses.
+ * These may run the kernel, and nobody knows what they do. Written while pause_sem is held, or
+ * before anybody asks for pauses.
  */
 static cpumask_t lost_cpus;
 
@@ -709,7 +709,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  *	    that is taken with interrupts disabled or by interrupt handlers.
  * Return: 0 when @fn has returned false; -EBUSY if not all CPUs can be paused;
  *	   -EOPNOTSUPP if there is no counter to go by, no CPU hotplug state, or a CPU that was
- *	   lost while it came or left and is not online yet (cpu_pause_lost_cpu()).
+ *	   lost while it came or left (cpu_pause_lost_cpu()).
  */
 int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -751,7 +751,7 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  *	    free; otherwise as cpu_pause_run().
  * Return: 0 when @fn has returned false; -EBUSY if there can be no pause now;
  *	   -EOPNOTSUPP if there is no counter to go by, no CPU hotplug state, or a CPU that was
- *	   lost while it came or left and is not online yet (cpu_pause_lost_cpu()).
+ *	   lost while it came or left (cpu_pause_lost_cpu()).
  */
 int cpu_pause_try_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
 {
@@ -809,7 +809,7 @@ static int begin_transition(unsigned int cpu)
 
 static int end_transition(unsigned int cpu)
 {
-	/* One that had been lost, and has been started once more. */
+	/* One that had been lost when it left, and has come again. */
 	if (cpu_online(cpu))
 		cpumask_clear_cpu(cpu, &lost_cpus);
 	else if (cpu_leaves)
@@ -838,8 +838,11 @@ void cpu_pause_cpu_leaves(bool leaves)
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
  * it is gone. It is not in cpu_online_mask, so that no pause would stop it, but it may use its
- * stack and its data at any time. So there are no pauses until it is online, which one that comes
- * may be by itself.
+ * stack and its data at any time. So there are no pauses until CPU hotplug has brought it online.
+ *
+ * One that was late sets itself online. But CPU hotplug, which had given it up, has called none of
+ * its callbacks, that of the interrupt controller included: no pause could stop it. Nor can
+ * CPU hotplug start it again, as firmware says that it runs. So there are no pauses any more.
  *
  * Context: the other CPU's transition has pause_sem; or while the kernel boots, when nobody asks
  *	    for pauses.
@@ -847,7 +850,7 @@ void cpu_pause_cpu_leaves(bool leaves)
 void cpu_pause_lost_cpu(unsigned int cpu)
 {
 	cpumask_set_cpu(cpu, &lost_cpus);
-	pr_err("CPU%u may run the kernel without being online; until it is, no CPU can be paused\n",
+	pr_err("CPU%u may run the kernel unnoticed; until it is brought online, no CPU can be paused\n",
 	       cpu);
 }
 
@@ -859,7 +862,7 @@ void cpu_pause_lost_cpu(unsigned int cpu)
  */
 bool cpu_pause_knows_all_cpus(void)
 {
-	return !hotplug_unnoticed && cpumask_subset(&lost_cpus, cpu_online_mask);
+	return !hotplug_unnoticed && cpumask_empty(&lost_cpus);
 }
 
 static int __init have_no_pauses(int error)

@@ -167,7 +167,7 @@ void __pi_map_range(u64 *pgd, u64 start, u64 end, u64 pa, pgprot_t prot,
 extern unsigned int linear_map_pause_tries;
 const char *why_linear_map_cannot_pause(void);
 void linear_map_prepare_pauses(void);
-void linear_map_wait_for_late_cpus(void);
+void linear_map_require_all_cpus(void);
 int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp);
 bool plan_fold(enum leaf_size size, void *entry, void *table, unsigned long start);
@@ -187,7 +187,7 @@ static inline const char *why_linear_map_cannot_pause(void)
 }
 
 static inline void linear_map_prepare_pauses(void) { }
-static inline void linear_map_wait_for_late_cpus(void) { }
+static inline void linear_map_require_all_cpus(void) { }
 
 static inline int split_all_ends_paused(next_range_fn *next, const void *what,
 					const struct desc_change *change, gfp_t gfp)

@@ -43,8 +43,6 @@
 #include <kunit/static_stub.h>
 
 #include <linux/capability.h>
-#include <linux/cpumask.h>
-#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
@@ -54,7 +52,6 @@
 #include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
-#include <linux/stop_machine.h>
 #include <linux/sysfs.h>
 #include <linux/task_work.h>
 #include <linux/time64.h>
@@ -254,46 +251,18 @@ void linear_map_prepare_pauses(void)
 		pr_warn("no memory for the aliases of page tables\n");
 }
 
-/* For so long a CPU that has started is waited for to be online. */
-#define LATE_CPU_SECONDS	10
-
-static int __init do_nothing(void *unused)
-{
-	return 0;
-}
-
-/* Is each CPU that has started online, and does it do what stop_machine() wants? */
-static bool __init all_cpus_can_be_stopped(void)
-{
-	unsigned int cpu;
-
-	if (!cpu_pause_knows_all_cpus())
-		return false;
-	/* One that is online by itself does so a moment later. */
-	for_each_online_cpu(cpu)
-		if (stop_one_cpu(cpu, do_nothing, NULL))
-			return false;
-
-	return true;
-}
-
 /**
- * linear_map_wait_for_late_cpus() - wait until each CPU that has started can be parked
+ * linear_map_require_all_cpus() - panic if a CPU runs the kernel that cannot be parked
  *
- * One that took longer to start than it was waited for runs on the kernel's tables, and cannot be
- * parked before it is online. It may be so soon. If it is not, that is the end of the boot.
+ * One that took longer to start than it was waited for may be one. It runs on the kernel's tables,
+ * and takes no part in stop_machine(): see cpu_pause_lost_cpu().
  *
- * Context: the boot CPU, process context, before there is user space.
+ * Context: the boot CPU, before there is user space.
  */
-void __init linear_map_wait_for_late_cpus(void)
+void __init linear_map_require_all_cpus(void)
 {
-	unsigned int seconds;
-
-	for (seconds = 0; !all_cpus_can_be_stopped(); seconds++) {
-		if (seconds == LATE_CPU_SECONDS)
-			panic("linear map: a CPU has started and is not online, so it cannot be repainted; arm64.linear_map=pages needs no repainting\n");
-		msleep(MSEC_PER_SEC);
-	}
+	if (!cpu_pause_knows_all_cpus())
+		panic("linear map: a CPU has started too late, so that it cannot be repainted; arm64.linear_map=pages needs no repainting\n");
 }
 
 /* Have one more entry exchanged. */
@@ -814,7 +783,8 @@ bool fold_plan_is_full(void)
  *
  * Context: process context; linear_map_fold_sem is held for writing, and
  *	    linear_map_split_lock.
- * Return: 0; -EBUSY if other CPUs cannot be paused now, -ENOMEM if there is no memory.
+ * Return: 0; -EBUSY if other CPUs cannot be paused now, -EOPNOTSUPP if that may never be again,
+ *	   -ENOMEM if there is no memory.
  */
 int fold_planned(void (*done)(enum leaf_size size, void *table, unsigned long start))
 {

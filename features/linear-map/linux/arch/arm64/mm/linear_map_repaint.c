@@ -219,7 +219,7 @@ void __init linear_map_finalise(void)
 	if (!reason)
 		return;
 
-	linear_map_wait_for_late_cpus();
+	linear_map_require_all_cpus();
 	to_pages = !linear_map_may_pause;
 	if (to_pages)
 		allocate_tables();
