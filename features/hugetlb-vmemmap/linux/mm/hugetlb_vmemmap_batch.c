@@ -59,8 +59,12 @@
 #include "internal.h"
 #include "hugetlb_vmemmap.h"
 
-/* Entries that are changed together, but for a folio that has more. Tests make it less. */
-unsigned int hugetlb_vmemmap_batch_entries = 16384;
+/*
+ * Entries that are changed together, but for a folio that has more. So much of vmemmap is written
+ * before others get what it gives free, and so much is allocated before it is used, whatever
+ * the size of a page. Tests make it less.
+ */
+unsigned int hugetlb_vmemmap_batch_entries = SZ_64M / PAGE_SIZE;
 
 /* What is visible in /sys/kernel/mm/hugetlb_vmemmap. */
 static atomic_long_t entries_changed = ATOMIC_LONG_INIT(0);
@@ -473,6 +477,7 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 		return;
 	collect_optimize(batch, h, folio);
 	folio_set_hugetlb_vmemmap_optimized(folio);
+	cond_resched();
 }
 
 /*
@@ -595,7 +600,8 @@ static void optimize_for_task(const struct hstate *h, struct list_head *folio_li
  * Surplus folios are worth a pause if they are so large together. So in whatever time 512 of
  * 2 MiB are asked for, they are worth 32 pauses at most, and about as many when they are given
  * back. There are more if blocks have to be split, or if a pause may last so short a time that
- * one is not enough for 32 MiB. A folio that a fault needs comes alone.
+ * one is not enough for 32 MiB. A folio that a fault needs comes alone, and is worth one only
+ * if it is so large itself, as all are with pages of 16 and 64 KiB; TASK_PAUSES bounds these.
  */
 #define SURPLUS_WORTH_A_PAUSE	SZ_32M
 
@@ -712,6 +718,7 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 		if (ret)
 			break;
 		list_move(&folio->lru, &folios);
+		cond_resched();
 	}
 	restored += commit_restored(&batch, h, &folios, non_hvo_folios);
 	if (!batch_finish(&batch))

@@ -65,6 +65,23 @@ static pte_t first_step(pte_t old, pte_t new)
 	return pte_wrprotect(pte_write(old) ? old : new);
 }
 
+/*
+ * Invalidate the translations of a range of addresses: one by one if it has few pages, and
+ * otherwise all that there are. Every CPU has to take each address. flush_tlb_kernel_range()
+ * alone would go one by one for PTRS_PER_PTE pages, which are 512 with 4K pages, but 8192 with
+ * 64K pages.
+ */
+static __always_inline void invalidate(unsigned long start, unsigned long end,
+				       unsigned int max_pages)
+{
+	if (end - start > max_pages * PAGE_SIZE)
+		flush_tlb_all();
+	else
+		flush_tlb_kernel_range(start, end);
+}
+
+#define LIVE_PAGES	512U
+
 static void remap_live(struct vmemmap_changes *changes)
 {
 	struct vmemmap_change *change = changes->change, *end = change + changes->nr;
@@ -81,11 +98,11 @@ static void remap_live(struct vmemmap_changes *changes)
 
 	for (; change < end; change++)
 		__set_pte_nosync(change->ptep, first_step(__ptep_get(change->ptep), change->pte));
-	flush_tlb_kernel_range(changes->start, changes->end);
+	invalidate(changes->start, changes->end, LIVE_PAGES);
 
 	for (change = changes->change; change < end; change++)
 		__set_pte_nosync(change->ptep, change->pte);
-	flush_tlb_kernel_range(changes->start, changes->end);
+	invalidate(changes->start, changes->end, LIVE_PAGES);
 }
 
 /**
@@ -143,18 +160,10 @@ static __always_inline void write_pte(void *entries, unsigned int i, bool valid)
 
 #define REMAP_CHUNK	64U
 
-/*
- * flush_tlb_kernel_range() would go by address for up to 512 pages with 4K pages, and for up to
- * 8192 with 64K pages. All CPUs have to take each of these, in a pause that has looked at the
- * time before. So what the changes span is invalidated by address only if it is a few pages, and
- * otherwise everything is.
- */
+/* The pause has looked at the time before, so that it may go by address for few only. */
 static __always_inline void invalidate_ptes(const struct paused_work *work)
 {
-	if (work->end - work->start > REMAP_CHUNK * PAGE_SIZE)
-		flush_tlb_all();
-	else
-		flush_tlb_kernel_range(work->start, work->end);
+	invalidate(work->start, work->end, REMAP_CHUNK);
 }
 
 static bool notrace remap_paused(void *arg)

@@ -75,19 +75,32 @@ static unsigned int fold_delay_ms = 1000;
 module_param_named(linear_map_fold_delay_ms, fold_delay_ms, uint, 0644);
 MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded (default: 1000)");
 
-/* How many entries the worker reads before it lets others pass, and for how long. */
-#define FOLD_BUDGET	(8 * PTRS_PER_PTE)
+/*
+ * How many entries the worker reads before it lets others pass, and for how long. What it has
+ * begun it goes through to the end, which is a table at most.
+ */
+#define FOLD_BUDGET	4096
 #define FOLD_PAUSE	msecs_to_jiffies(10)
 
 /*
  * The budget of a round that ends with a pause. It is larger, so that one pause serves as
  * many folds as possible. Folding asks for a pause if that frees at least WORTH_A_PAUSE
  * tables. It asks for one that frees fewer only if the last pause for folding is PATIENCE
- * times the delay ago.
+ * times the delay ago. With 64K pages a table has so many entries that a round would otherwise
+ * end before it has seen enough of them.
  */
-#define PAUSED_BUDGET	(64 * PTRS_PER_PTE)
+#define PAUSED_BUDGET	max(32768, (WORTH_A_PAUSE + 1) * PTRS_PER_PTE)
 #define WORTH_A_PAUSE	8
 #define PATIENCE	10
+
+/*
+ * As long as a CPU is lost (cpu_pause_lost_cpu()), there is no pause. It may be for good, so that
+ * it is worth a look now and then only.
+ */
+#define LOST_CPU_PAUSE	(60 * HZ)
+
+/* How many entries the round may still read; protected by linear_map_fold_sem. */
+static long budget;
 
 /* When folding had a pause last, and how often in a row it could have none since. */
 static unsigned long last_fold = INITIAL_JIFFIES;
@@ -216,6 +229,7 @@ static bool all_default(enum leaf_size size, void *table, unsigned int nr, unsig
 		unsigned long addr = start + i * leaf_bytes(size);
 		pteval_t desc = read_entry(size, table, i);
 
+		budget--;
 		/* Contiguous or not, a piece of the same leaf. */
 		if ((desc & ~PTE_CONT) != linear_map_default_desc(addr, size) &&
 		    !is_planned(size, desc, addr))
@@ -325,6 +339,7 @@ static void fold_contiguous(enum leaf_size size, void *entry, unsigned long star
 	enum leaf_size piece = size - 1;
 	unsigned int nr = leaf_bytes(size) / leaf_bytes(piece);
 
+	budget--;
 	if (linear_map_without_contiguous() ||
 	    !leaf_is_aligned(size, start, __virt_to_phys(start)) ||
 	    read_entry(piece, entry, 0) == desc || is_in_kfence_pool(start, end) ||
@@ -354,7 +369,7 @@ static void fold_ptes(pmd_t *pmdp, unsigned long start)
  * Go through what one PMD entry maps. If it is the last of a larger leaf that all of its
  * entries may now make up, fold these. Return the address to go on from.
  */
-static unsigned long fold_step(unsigned long addr, long *budget)
+static unsigned long fold_step(unsigned long addr)
 {
 	unsigned long next = addr + PMD_SIZE;
 	unsigned long past = round_down(addr, largest_leaf()) + largest_leaf();
@@ -363,7 +378,7 @@ static unsigned long fold_step(unsigned long addr, long *budget)
 	pud_t *pudp;
 	pmd_t *pmdp;
 
-	--*budget;
+	budget--;
 	if (pgd_none(READ_ONCE(*pgdp)))
 		return past;
 	p4dp = p4d_offset(pgdp, addr);
@@ -374,20 +389,12 @@ static unsigned long fold_step(unsigned long addr, long *budget)
 		return past;
 
 	pmdp = pmd_offset(pudp, addr);
-	if (!pmd_none(READ_ONCE(*pmdp)) && !pmd_leaf(READ_ONCE(*pmdp))) {
-		*budget -= PTRS_PER_PTE;
+	if (!pmd_none(READ_ONCE(*pmdp)) && !pmd_leaf(READ_ONCE(*pmdp)))
 		fold_ptes(pmdp, addr);
-	}
-
-	if (IS_ALIGNED(next, CONT_PMD_SIZE)) {
-		*budget -= CONT_PMDS;
+	if (IS_ALIGNED(next, CONT_PMD_SIZE))
 		fold_contiguous(LEAF_CONT_PMD, pmdp - (CONT_PMDS - 1), next - CONT_PMD_SIZE);
-	}
-
-	if (pud_sect_supported() && IS_ALIGNED(next, PUD_SIZE)) {
-		*budget -= PTRS_PER_PMD;
+	if (pud_sect_supported() && IS_ALIGNED(next, PUD_SIZE))
 		fold_table(LEAF_PUD, pudp, pmdp - (PTRS_PER_PMD - 1), next - PUD_SIZE);
-	}
 
 	return next;
 }
@@ -418,10 +425,9 @@ static bool window_is_empty(void)
 /* Go through as much as there is time for; live. */
 static unsigned long fold_round_live(void)
 {
-	long budget = FOLD_BUDGET;
-
+	budget = FOLD_BUDGET;
 	while (todo_start < todo_end && budget > 0)
-		WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+		WRITE_ONCE(todo_start, fold_step(todo_start));
 	end_live_folds();
 
 	return FOLD_PAUSE;
@@ -431,7 +437,7 @@ static unsigned long fold_round_live(void)
  * Go through as much as there is time for, and fold all of it in one pause.
  *
  * A pause stops everybody. It is worth it if it frees some tables, and sometimes if it frees
- * any: a table less is 4 KiB, but it is also one TLB entry for what took 512.
+ * any: a table less is a page, but it is also one TLB entry for what took PTRS_PER_PTE.
  * What is not folded goes back to the window, also if there can be no pause now.
  *
  * Return: after how many jiffies to go on.
@@ -441,7 +447,7 @@ static unsigned long fold_round_paused(void)
 	unsigned long start = todo_start, delay = msecs_to_jiffies(fold_delay_ms);
 	bool at_once = READ_ONCE(fold_at_once);
 	unsigned long wait = FOLD_PAUSE;
-	long budget = PAUSED_BUDGET;
+	int ret;
 
 	mutex_lock(&linear_map_split_lock);
 	if (linear_map_pauses_are_frequent() && !at_once) {
@@ -449,27 +455,35 @@ static unsigned long fold_round_paused(void)
 		goto unlock;
 	}
 
+	budget = PAUSED_BUDGET;
 	while (todo_start < todo_end && budget > 0 && !fold_plan_is_full())
-		WRITE_ONCE(todo_start, fold_step(todo_start, &budget));
+		WRITE_ONCE(todo_start, fold_step(todo_start));
 
-	if (!nr_planned_folds()) {
-		/* There was no pause, so what is to be folded later waits no longer for its own. */
-	} else if (nr_planned_folds() < WORTH_A_PAUSE && !at_once &&
-		   time_before(jiffies, last_fold + PATIENCE * delay)) {
+	/* As there is no pause, the next that is worth one need not wait. */
+	if (!nr_planned_folds())
+		goto forget;
+	if (nr_planned_folds() < WORTH_A_PAUSE && !at_once &&
+	    time_before(jiffies, last_fold + PATIENCE * delay)) {
 		extend_window(start, todo_start);
-	} else if (fold_planned(folded)) {
+		goto forget;
+	}
+
+	ret = fold_planned(folded);
+	if (ret) {
 		/*
 		 * The sleep between tries, twice as long each time, is here, where it can be
 		 * without the locks that the caller holds.
 		 */
 		extend_window(start, todo_start);
-		wait = min(FOLD_PAUSE << failed_rounds, (unsigned long)HZ);
+		wait = ret == -EOPNOTSUPP ? LOST_CPU_PAUSE :
+					    min(FOLD_PAUSE << failed_rounds, (unsigned long)HZ);
 		failed_rounds = min(failed_rounds + 1, 10U);
 	} else {
 		free_folded_tables();
 		last_fold = jiffies;
 		failed_rounds = 0;
 	}
+forget:
 	forget_planned_folds();
 unlock:
 	mutex_unlock(&linear_map_split_lock);
