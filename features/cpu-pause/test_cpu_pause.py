@@ -295,7 +295,7 @@ def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
 
 
 def test_a_cpu_that_comes_after_it_was_given_up(machine, space, tested, tmp_path):
-    """It sets itself online, but takes no interrupts. It is not taken for the one that comes next."""
+    """It sets itself online, but takes no interrupt, and is not taken for the next one."""
     path = tmp_path / "gdb"
     place = machine(smp=4, append="nokaslr", extra_args=virtual_cpus.arguments(path))
     cpus, crash = "/sys/devices/system/cpu", "/sys/kernel/debug/provoke-crash/DIRECT"
