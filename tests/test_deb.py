@@ -127,6 +127,23 @@ def test_control_names_all_packages_after_the_release(debian):
         subprocess.run(["sh", "-n", script], check=True)
 
 
+def test_the_kernel_is_not_unpacked_to_boot(debian):
+    """GRUB's menu would get it without an initramfs; postinst copies it there."""
+    stage = debian.parent / "stage"
+    for name in ("boot/config", "boot/System.map", "modules/modules.order", "headers/Makefile"):
+        (stage / name).parent.mkdir(exist_ok=True)
+        (stage / name).touch()
+    command = ["make", "-f", "debian/rules", "override_dh_auto_install"]
+    subprocess.run(command, cwd=debian.parent, check=True, capture_output=True)
+    root = debian / f"linux-image-{RELEASE.name}"
+    assert sorted(file.name for file in (root / "boot").iterdir()) == [
+        f"System.map-{RELEASE.name}",
+        f"config-{RELEASE.name}",
+    ]
+    modules = root / "usr/lib/modules" / RELEASE.name
+    assert sorted(file.name for file in modules.iterdir()) == ["modules.order", "vmlinuz"]
+
+
 def test_what_preinst_calls_is_there_before_the_package_is_unpacked(debian):
     """Of a package in Depends dpkg promises nothing to preinst (Debian's policy, 7.2)."""
     script = (debian / f"linux-image-{RELEASE.name}.preinst").read_text()
@@ -161,7 +178,8 @@ class Machine:
             self.program(program)
         self.program("linux-run-hooks")
         self.image = root / "boot" / f"vmlinuz-{RELEASE.name}"
-        self.image.write_text("kernel")
+        self.initramfs = root / "boot" / f"initrd.img-{RELEASE.name}"
+        self.modules = root / "usr/lib/modules" / RELEASE.name
         self.free(200_000)
 
     def program(self, name: str, then: str = "") -> None:
@@ -173,6 +191,19 @@ class Machine:
     def free(self, kib: int) -> None:
         """Let /boot have so much space."""
         self.program("df", f"echo header; echo disk 0 0 {kib} 0% /boot")
+
+    def hooks(self, *then: str) -> None:
+        """Let the hooks of /etc/kernel be some shell commands."""
+        self.program("linux-run-hooks", "\n".join(then))
+
+    def unpack(self, kernel: str = "kernel") -> None:
+        """Put the files of the package there, after preinst has run."""
+        assert self.run("preinst", "install").returncode == 0
+        (self.modules / "vmlinuz").write_text(kernel)
+
+    def boot(self) -> list[str]:
+        """Return the names of the files in /boot, where GRUB looks for kernels."""
+        return sorted(file.name for file in self.image.parent.iterdir())
 
     def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a script of the package of the kernel as dpkg does."""
@@ -200,7 +231,7 @@ def server(debian, tmp_path):
 
 
 def test_installation_makes_the_menu_before_the_links(server):
-    assert server.run("preinst", "install").returncode == 0
+    server.unpack()
     assert server.run("postinst", "configure", "").returncode == 0
     assert server.calls() == [
         "linux-run-hooks image preinst",
@@ -228,32 +259,88 @@ def test_a_full_boot_is_noticed_before_anything_is_done(server):
 
 
 def test_a_hook_that_fails_leaves_the_links_alone(server):
-    server.program("linux-run-hooks", "exit 1")
+    server.unpack()
+    server.hooks("exit 1")
     result = server.run("postinst", "configure", "")
     assert result.returncode == 1
     assert "The boot menu is as it was" in result.stderr
     assert not any("symlinks" in call for call in server.calls())
 
 
-def test_a_kernel_that_is_lost_gets_into_no_menu(server):
-    server.image.unlink()
+def test_a_kernel_without_an_initramfs_gets_into_no_menu(server):
+    """Whatever else runs update-grub meanwhile: the menu has what is in /boot."""
+    server.unpack()
+    assert server.boot() == []
+    # The first hook is that which signs kernels.
+    server.hooks(f"test -s {server.image} && echo signed >>{server.image}", "exit 1")
+    assert server.run("postinst", "configure", "").returncode == 1
+    assert server.boot() == []
+    # The administrator has mended the cause.
+    server.hooks(f"test -s {server.image} && touch {server.initramfs}")
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert server.boot() == [server.initramfs.name, server.image.name]
+    assert server.image.read_text() == "kernel"
+
+
+def test_a_kernel_that_may_be_in_a_menu_stays_if_a_hook_fails(server):
+    """An entry of a kernel that is not there is worse than one of a kernel that boots."""
+    server.unpack()
+    server.hooks(f"touch {server.initramfs}", "exit 1")
+    assert server.run("postinst", "configure", "").returncode == 1
+    assert server.image.exists()
+    # One that needs no initramfs is installed, and then reinstalled.
+    server.initramfs.unlink()
+    server.hooks()
+    assert server.run("postinst", "configure", "").returncode == 0
+    server.hooks("exit 1")
+    assert server.run("postinst", "configure", RELEASE.version).returncode == 1
+    assert server.image.exists()
+
+
+def test_another_build_of_the_same_name_replaces_the_kernel(server):
+    server.unpack("one")
+    assert server.run("postinst", "configure", "").returncode == 0
+    (server.modules / "vmlinuz").write_text("two")
+    assert server.run("postinst", "configure", RELEASE.version).returncode == 0
+    assert server.image.read_text() == "two"
+
+
+def test_a_kernel_that_boot_has_no_space_for_is_not_half_there(server):
+    server.unpack()
+    server.program("cp", 'echo half >"$2"; exit 1')
     result = server.run("postinst", "configure", "")
     assert result.returncode == 1
-    assert "is lost, as when the power failed" in result.stderr
-    assert server.calls() == []
+    assert "cannot be copied to /boot" in result.stderr.replace(str(server.root), "")
+    assert "The boot menu is as it was" in result.stderr
+    assert server.boot() == []
+    assert "linux-run-hooks image postinst" not in server.calls()
+
+
+def test_a_kernel_that_boot_has_lost_comes_back(server):
+    """As when the power failed after dpkg had noted that the package is unpacked."""
+    server.unpack()
+    server.image.touch()
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert server.image.read_text() == "kernel"
 
 
 def test_removal_leaves_nothing(server):
-    modules = server.root / "usr/lib/modules" / RELEASE.name
-    assert server.run("preinst", "install").returncode == 0
+    server.unpack()
+    server.hooks(f"ls {server.image.parent} >{server.root}/menu")
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert (server.root / "menu").read_text().split() == [server.image.name]
+    before = len(server.calls())
     # What depmod of Debian 13 makes.
     lists = "alias alias.bin builtin.alias.bin builtin.bin dep dep.bin devname softdep symbols"
     for name in (*lists.split(), "symbols.bin", "weakdep"):
-        (modules / f"modules.{name}").touch()
+        (server.modules / f"modules.{name}").touch()
     assert server.run("prerm", "remove").returncode == 0
+    (server.modules / "vmlinuz").unlink()
     assert server.run("postrm", "remove").returncode == 0
-    assert not modules.exists()
-    assert server.calls()[1:] == [
+    assert not server.modules.exists()
+    assert server.boot() == []
+    assert (server.root / "menu").read_text() == ""
+    assert server.calls()[before:] == [
         f"linux-check-removal {RELEASE.name}",
         "linux-run-hooks image prerm",
         f"linux-update-symlinks remove {RELEASE.name}",

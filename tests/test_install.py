@@ -439,15 +439,11 @@ def test_an_installation_that_loses_power(packages, debian):
 
     with booted(debian) as guest:
         assert kernel_of(guest) == debians
-        # What dpkg wrote to /boot may be lost though it says that the package is unpacked.
+        # The kernel may be in /boot already, or what was written there may be lost.
         guest.check(f"rm -f /boot/vmlinuz-{first}")
-        result = guest.run("dpkg --configure -a", LONG)
-        assert result.status != 0
-        assert "is lost, as when the power failed" in result.output
+        guest.check("update-grub", LONG)
         assert entries(guest) == [debians]
-        server.bring(guest, FILES)
-        # apt 3.0 ends with an internal error where it should reinstall what is not configured.
-        result = guest.run(f"dpkg --install {FILES}/1/linux-image-[0-9]*.deb", LONG)
+        result = guest.run("dpkg --configure -a", LONG)
         assert result.status == 0, result.output
         assert entries(guest) == [first, debians]
         shut_down(guest)
@@ -471,6 +467,9 @@ def test_an_initramfs_that_cannot_be_made(packages, debian):
         result = install(guest, 1)
         assert result.status != 0
         assert "The boot menu is as it was" in result.output
+        assert entries(guest) == [debians]
+        # As packages do that are installed or removed before the cause is mended.
+        guest.check("update-grub", LONG)
         assert entries(guest) == [debians]
         shut_down(guest)
 
