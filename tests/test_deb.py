@@ -155,6 +155,20 @@ def test_what_preinst_calls_is_there_before_the_package_is_unpacked(debian):
     assert "linux-base" not in fields["Depends"]
 
 
+def test_a_metapackage_is_not_unpacked_before_its_kernel_is_installed(debian):
+    """As long as a package is unpacked and lacks what it depends on, apt refuses most commands.
+
+    With Depends apt gives both to one call of dpkg, which goes on after the kernel's preinst fails.
+    """
+    for paragraph in (debian / "control").read_text().split("\n\n")[3:]:
+        lines = [line for line in paragraph.splitlines() if not line.startswith(("#", " "))]
+        fields = dict(line.split(": ", 1) for line in lines)
+        kind = fields["Package"].split("-")[1]
+        assert fields["Section"] == "metapackages"
+        assert fields["Pre-Depends"] == f"linux-{kind}-{RELEASE.name} (= ${{binary:Version}})"
+        assert fields["Depends"] == "${misc:Depends}"
+
+
 def test_a_template_with_an_unknown_value_is_refused(space, tmp_path):
     (space.root / "packaging").unlink()
     folder = space.root / "packaging" / "debian"

@@ -401,6 +401,12 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         assert guest.check("dpkg --audit") == ""
 
 
+def fill_boot(guest):
+    """Leave 5 MB of /boot, in which no kernel has space."""
+    free = int(guest.check("df -k --output=avail /boot | tail -1"))
+    guest.check(f"fallocate -l {free - 5000}K /boot/filler")
+
+
 @on_both_releases
 def test_a_full_boot_changes_nothing(flavour, both, repository, debian):
     first, second = release(both, 1), release(both, 2)
@@ -408,8 +414,7 @@ def test_a_full_boot_changes_nothing(flavour, both, repository, debian):
     with booted(debian) as guest:
         debians = kernel_of(guest)
         server.bring(guest, FILES)
-        free = int(guest.check("df -k --output=avail /boot | tail -1"))
-        guest.check(f"fallocate -l {free - 5000}K /boot/filler")
+        fill_boot(guest)
         result = install(guest, 1)
         assert result.status != 0
         assert "MiB are needed" in result.output
@@ -420,9 +425,25 @@ def test_a_full_boot_changes_nothing(flavour, both, repository, debian):
     with booted(debian) as guest:
         assert kernel_of(guest) == debians
         guest.check("rm /boot/filler")
+        # The kernel and its metapackage.
+        result = install(guest, 1, "linux-image-*")
+        assert result.status == 0, result.output
+        guest.check(script_of("Keep it the default"))
+        from_repository = add_repository(guest, flavour)
+        fill_boot(guest)
+        result = upgrade(guest)
+        assert result.status != 0
+        assert "MiB are needed" in result.output
+        assert no_trace_of(guest, second)
+        assert entries(guest) == [first, debians]
+        # What the message says to do is possible.
+        assert guest.check("dpkg --audit") == ""
+        for command in (f"purge linux-image-{first}", "autoremove"):
+            guest.check(f"{APT} --simulate {command}", LONG)
+        guest.check("rm /boot/filler")
         # Whoever has a repository needs no file of a package.
-        guest.check(add_repository(guest, flavour), LONG)
-        assert entries(guest) == [second, debians]
+        guest.check(from_repository, LONG)
+        assert entries(guest) == [second, first, debians]
         assert guest.run("pagewright status", LONG).status == 4
 
 
