@@ -43,10 +43,32 @@ def space(tmp_path):
 
 def test_a_release_is_named_after_its_flavour_and_number():
     assert RELEASE.name == "6.12.117-pagewright3-cloud-arm64"
-    assert RELEASE.version == "6.12.117-1~deb12u1+pagewright3"
+    assert RELEASE.version == "6.12.117+pagewright3-1~deb12u1"
     # The kernel cuts what `uname -v` prints after 64 characters.
     version = RELEASE.environment()["KBUILD_BUILD_VERSION_TIMESTAMP"]
     assert len(f"#3 SMP PREEMPT_DYNAMIC {version}") <= 64
+
+
+def version_of(source: str, number: int) -> str:
+    """Return the version of the packages of a build."""
+    return dataclasses.replace(RELEASE, source=source, number=number).version
+
+
+@pytest.mark.parametrize("source", ["6.12.117-1", "6.12.117-1~deb12u1", "6.12.117-1+deb13u1"])
+@pytest.mark.parametrize("older", ["6.12.117-1", "6.12.117-1+deb13u1", "6.12.117-2"])
+def test_a_higher_number_is_a_newer_version(source, older):
+    """Otherwise apt would not install it, whichever revision of Debian's source it is made of."""
+    versions = [
+        # Those of the first packages.
+        f"{older}+pagewright9",
+        *(version_of(older, 9), version_of(source, 10), version_of("6.12.118-1~deb12u1", 1)),
+    ]
+    for one, two in itertools.pairwise(versions):
+        subprocess.run(["dpkg", "--compare-versions", one, "lt", two], check=True)
+
+
+def test_a_source_without_a_revision_has_a_version():
+    assert version_of("6.12.117", 3) == "6.12.117+pagewright3"
 
 
 def test_the_next_number_follows_that_of_the_same_flavour(space):
@@ -253,7 +275,7 @@ def test_installation_makes_the_menu_before_the_links(server):
         "linux-run-hooks image postinst",
         f"linux-update-symlinks install {RELEASE.name}",
     ]
-    assert server.run("postinst", "configure", "6.12.117-1~deb12u1+pagewright3").returncode == 0
+    assert server.run("postinst", "configure", "6.12.117+pagewright3-1~deb12u1").returncode == 0
     assert server.calls()[-1] == f"linux-update-symlinks upgrade {RELEASE.name}"
 
 
@@ -364,7 +386,7 @@ def test_removal_leaves_nothing(server):
 
 def test_an_upgrade_is_no_removal_to_hooks(server):
     """Those of DKMS and systemd-boot take away what is there of the kernel, whatever dpkg does."""
-    version = "6.12.117-1~deb12u1+pagewright3"
+    version = "6.12.117+pagewright3-1~deb12u1"
     upgrade = [("prerm", "upgrade"), ("preinst", "upgrade"), ("postrm", "upgrade")]
     # What dpkg calls when the new version cannot be unpacked, or another package is in the way.
     failure = [("postrm", "abort-upgrade"), ("preinst", "abort-upgrade")]

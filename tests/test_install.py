@@ -312,7 +312,7 @@ def exported_each_minute(guest):
 
 
 def test_lintian_has_nothing_to_say(flavour, both):
-    made = [f"*-{flavour}_*pagewright{number}_*.changes" for number in both]
+    made = [f"*-{flavour}_*pagewright{number}-*.changes" for number in both]
     for name in (*made, f"pagewright-tools_{deb.tools(SPACE).version}_*.changes"):
         changes = next(deb.folder(SPACE).glob(name))
         # Nobody is written to about packages that one makes for oneself, and they go on no CD.

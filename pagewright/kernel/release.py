@@ -36,8 +36,13 @@ class Release:
 
     @property
     def version(self) -> str:
-        """The version of the packages."""
-        return f"{self.source}+pagewright{self.number}"
+        """The version of the packages.
+
+        The number precedes Debian's revision: a package of a higher number is the newer one, also
+        if it is made of 6.12.117-1~deb12u1, and one of a lower number of 6.12.117-1.
+        """
+        point, dash, revision = self.source.partition("-")
+        return f"{point}+pagewright{self.number}{dash}{revision}"
 
     def environment(self) -> dict[str, str]:
         """Return what makes builds of one release the same, whenever they are done."""
