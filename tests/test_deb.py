@@ -94,6 +94,14 @@ def test_packages_have_nothing_that_only_tests_take():
         assert symbols["MODULE_SIG_KEY"] == f'"{signing.PLACE}"'
 
 
+def test_packages_have_what_shows_the_address_space():
+    """Debian's configurations do not, and `pagewright map` would have nothing to draw."""
+    for name in FLAVOURS:
+        files = recipes.recipe(SPACE, name).files(SPACE)
+        symbols = build.parse_config("".join(file.read_text() for file in files))
+        assert symbols["PTDUMP_DEBUGFS"] == "y", name
+
+
 @pytest.fixture(scope="module")
 def kconfig_folder(tmp_path_factory):
     """Return a folder in which kbuild compiles its programs for configurations once."""

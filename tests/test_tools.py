@@ -860,6 +860,22 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert "DirectMap32M" in output
 
 
+@pytest.mark.parametrize("user", [0, 1000])
+def test_nobody_is_sent_to_root_for_page_tables_that_the_kernel_does_not_show(
+    tree, call, monkeypatch, user
+):
+    """Debian's own kernels are such; everyone may read how they were configured."""
+    root = tree("all-on", {"/sys/kernel/debug/kernel_page_tables": None})
+    monkeypatch.setattr(tool.os, "geteuid", lambda: user)
+    config = root / "boot" / "config-6.12.117"
+    symbol = "CONFIG_PTDUMP_DEBUGFS"
+    config.write_text(config.read_text().replace(f"{symbol}=y", f"# {symbol} is not set"))
+    code, output = call(root, "map")
+    assert code == 0
+    assert f"The kernel has no kernel_page_tables ({symbol})." in " ".join(output.split())
+    assert "DirectMap" in output
+
+
 def test_a_journal_of_months_is_read_as_far_as_the_boot_goes(tmp_path, monkeypatch):
     """The exporter asks for it each minute."""
     journal = tmp_path / "journalctl"
