@@ -218,6 +218,46 @@ def test_pauses_that_failed_while_a_cpu_went_off_line_are_no_reason_to_wait_long
     assert "wait_us" not in found["hugetlb-vmemmap"]["changes"][0]
 
 
+def says_of_pauses(root: Path, *lines: str) -> Path:
+    """Add what cpu-pause says to a machine's log; all pauses have failed since."""
+    with (root / "dev" / "kmsg").open("a") as log:
+        for line in lines:
+            log.write(f"3,500,999,-;cpu_pause: {line}\n")
+    (root / "sys" / "kernel" / "cpu_pause" / "failed").write_text("50\n")
+    return root
+
+
+# As cpu_pause_lost_cpu() and have_no_pauses() of cpu_pause.c say it.
+LOST = "CPU{} may run the kernel without being online; until it is, no CPU can be paused"
+NO_STATE = "no CPU hotplug state (-28), so no CPU can be paused"
+
+
+def test_a_cpu_that_is_lost_is_named(tree, status):
+    """All pauses fail at once until it is online, and no attempt is given up."""
+    # CPU 1 has come since.
+    root = says_of_pauses(tree("cortex-a76"), LOST.format(3), LOST.format(1), LOST.format(3))
+    found = by_name(status(root))["cpu-pause"]
+    why = "The kernel says that CPU 3 may run without being online."
+    assert found["why"] == f"{why} Until it is, no CPU can be paused."
+    [change] = found["changes"]
+    assert "/sys/devices/system/cpu/cpu3/online" in change
+    (root / "sys/devices/system/cpu/online").write_text("0-3\n")
+    found = by_name(status(root))["cpu-pause"]
+    assert found["why"].startswith("It is ready")
+    assert found["changes"] == []
+
+
+def test_a_kernel_that_cannot_notice_hotplug_pauses_no_cpu(tree, status):
+    found = by_name(status(says_of_pauses(tree("cortex-a76"), NO_STATE)))["cpu-pause"]
+    assert found["why"] == "The kernel says: no CPU hotplug state (-28), so no CPU can be paused."
+
+
+def test_the_kernel_says_so_in_these_words():
+    code = (SPACE.root / "features/cpu-pause/linux/arch/arm64/kernel/cpu_pause.c").read_text()
+    for line in (LOST.format("%u"), NO_STATE.replace("-28", "%d")):
+        assert f'pr_err("{line}\\n",' in code
+
+
 def test_status_of_a_kernel_without_the_features(tree, status, call):
     root = tree("unpatched")
     value = status(root)
