@@ -349,6 +349,15 @@ def test_another_build_of_the_same_name_replaces_the_kernel(server):
     assert server.image.read_text() == "two"
 
 
+def test_who_replaces_another_build_of_the_same_name_is_told(server):
+    """DKMS keeps the modules that it has compiled for a kernel of that name."""
+    said = server.run("preinst", "upgrade", "6.12.117+pagewright3-1", RELEASE.version).stderr
+    assert "replaces another build of the same name, 6.12.117+pagewright3-1." in said
+    assert "`dkms remove`, then `dkms install`" in said
+    assert server.run("preinst", "upgrade", RELEASE.version, RELEASE.version).stderr == ""
+    assert server.run("preinst", "install").stderr == ""
+
+
 def test_a_kernel_that_boot_has_no_space_for_is_not_half_there(server):
     server.unpack()
     server.program("cp", 'echo half >"$2"; exit 1')
