@@ -1072,7 +1072,7 @@ def test_the_size_of_pages_is_that_of_the_machine_whose_files_are_read(tree, sta
 def test_the_size_of_pages_here_is_what_the_kernel_says(tree, other_pages):
     files = tool.Files(without_pages(tree("all-on"), "mapping"))
     files.live = True
-    assert tool.read_machine(files, with_log=False).page_size == 64 << 10
+    assert tool.read_machine(files).page_size == 64 << 10
 
 
 @pytest.mark.parametrize("name", ["all-on", "cortex-a76-pages", "unpatched"])
@@ -1294,6 +1294,36 @@ def test_tables_saved_are_those_of_an_example():
     assert tool.tables_saved({4096: 0, 1 << 30: 4 << 30}, 4096) == (2048 + 4) * 4096
     assert tool.tables_saved({4096: 4 << 30, 1 << 30: 0}, 4096) == 0
     assert tool.tables_saved({16384: 0, 1 << 25: 1 << 30}, 16384) == 32 * 16384
+
+
+@pytest.mark.parametrize(
+    ("command", "unread"),
+    [
+        ("watch", r"efivars|midr_el1|/boot/|kmsg"),
+        ("export", "efivars"),
+        ("map", "efivars"),
+        ("check", "efivars"),
+    ],
+)
+def test_commands_that_are_run_often_do_without_what_is_slow(
+    tree, call, monkeypatch, command, unread
+):
+    """Each read of a variable of UEFI has the firmware called, while the machine serves others."""
+    names: list[str] = []
+    read = tool.Files.read_bytes
+
+    def read_bytes(files: Any, name: str) -> bytes | None:
+        names.append(name)
+        return read(files, name)
+
+    monkeypatch.setattr(tool.Files, "read_bytes", read_bytes)
+    root = tree("cortex-a76")
+    assert call(root, command)[0] == 0
+    assert "/proc/vmstat" in names
+    assert [name for name in names if re.search(unread, name)] == []
+    # Those that say whether Secure Boot is on do read it.
+    call(root, "status")
+    assert [name for name in names if "efivars" in name]
 
 
 def test_watch_counts_what_happened_since_the_line_before(tree, monkeypatch, capsys):
