@@ -296,6 +296,23 @@ def exported(guest):
     assert f'pagewright_info{{release="{kernel_of(guest)}",architecture="aarch64"}} 1' in text
 
 
+def locked_in(guest):
+    """What the unit starts can write to its folder, and not to disks or control groups, as root."""
+    folder = METRICS.rpartition("/")[0]
+    guest.check(f"install -d -o nobody -g nogroup -m 755 {folder}")
+    disk = guest.check("findmnt --noheadings --output SOURCE /")
+    files = f"{disk} /sys/fs/cgroup/cgroup.procs /etc/hostname"
+    tries = f"for file in {files}; do (: >>$file) && echo $file; done; : </dev/kmsg && echo log"
+    guest.check(f"echo '({tries}) >{folder}/tries' >/run/tries")
+    unit = "pagewright-export.service"
+    instead = f"/run/systemd/system/{unit}.d"
+    command = "[Service]\\nExecStart=\\nExecStart=/bin/sh /run/tries\\n"
+    guest.check(f"mkdir -p {instead} && printf '{command}' >{instead}/tries.conf")
+    guest.check(f"systemctl daemon-reload && systemctl start {unit}", LONG)
+    assert guest.check(f"cat {folder}/tries") == "log"
+    guest.check(f"rm -r {instead} {folder}/tries /run/tries && systemctl daemon-reload", LONG)
+
+
 def exported_each_minute(guest):
     """The timer is off until an administrator enables it, as tools/README.md says, and then runs.
 
@@ -351,6 +368,8 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         # Debian's next kernel is not to be the default.
         assert DEBIANS_METAPACKAGE in guest.check(script_of("Keep it the default"))
         assert guest.check("apt-mark showhold") == DEBIANS_METAPACKAGE
+        # This kernel has what systemd needs to keep units from devices.
+        locked_in(guest)
         # The tools say so on a kernel without the features.
         assert guest.run("pagewright status", LONG).status == 4
         shut_down(guest)

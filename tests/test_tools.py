@@ -1775,6 +1775,10 @@ def test_units_start_what_there_is():
     written = re.findall(r"^ReadWritePaths=(.*)$", service, re.MULTILINE)
     assert written == [str(Path(started[1].split()[1]).parent)]
     assert {"ProtectSystem=strict", "ProtectKernelTunables=yes"} <= set(service.splitlines())
+    # These file systems ProtectSystem leaves out, and root may write to disks without a capability.
+    assert {"ProtectControlGroups=yes", "DevicePolicy=closed"} <= set(service.splitlines())
+    # The kernel's log is the one device that it reads.
+    assert re.findall(r"^DeviceAllow=(.*)$", service, re.MULTILINE) == ["/dev/kmsg r"]
 
 
 def test_commands_in_the_readme_can_be_typed():
