@@ -21,7 +21,7 @@ from pathlib import Path
 import documents
 import pytest
 
-from pagewright.host import packages, workspace
+from pagewright.host import packages, repository, workspace
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
 from pagewright.host.files import digest
 from pagewright.kernel import archive, build, deb, headers, recipes, signing, source
@@ -564,6 +564,32 @@ def test_packages_say_the_commit_at_which_the_build_began(compiled, space, monke
     written = "source/debian/changelog"
     monkeypatch.setattr(deb, "_move", lambda _, work: (work / written).read_text())
     assert "a" * 12 in deb.make(space, "cloud-arm64", RELEASE.number)
+
+
+def test_packages_of_scripts_that_have_changed_meanwhile_are_not_made(compiled, git, space):
+    """The commit that they name has other ones."""
+    ensure = deb.build.ensure
+    script = space.root / "packaging" / "debian" / "image.postinst.in"
+
+    def edit_meanwhile(*arguments):
+        script.write_text(f"{script.read_text()}\n# edited\n")
+        return ensure(*arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deb.build, "ensure", edit_meanwhile)
+        patch.setattr(deb, "_put_in_order", lambda *_: pytest.fail("it was packed"))
+        with pytest.raises(BuildError, match="packaging/debian has changed") as error:
+            deb.make(space, "cloud-arm64", RELEASE.number)
+    assert "run the same command again" in error.value.todo
+
+
+def test_a_new_file_of_the_packages_makes_them_another_commit(git, space):
+    named = git(0, "rev-parse", "--short=12", "HEAD")
+    assert repository.commit(space) == named
+    for folder, suffix in (("docs", ""), ("packaging/debian", "+")):
+        (space.root / folder).mkdir(exist_ok=True)
+        (space.root / folder / "image.triggers.in").touch()
+        assert repository.commit(space) == f"{named}{suffix}"
 
 
 def test_a_clone_whose_commit_git_does_not_tell_makes_no_packages(compiled, space):

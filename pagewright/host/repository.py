@@ -8,8 +8,9 @@ from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 
-# Folders whose new files go into kernels, guests and experiments before git is told of them.
-_TAKEN_WHOLE = ("base/", "bench/", "features/", "pagewright/")
+# Folders whose new files go into kernels, their packages, guests and experiments before git is told
+# of them.
+_TAKEN_WHOLE = ("base/", "bench/", "features/", "packaging/debian/", "pagewright/")
 
 
 def commit(space: Workspace) -> str:

@@ -40,6 +40,8 @@ _PACKAGES_MB = 1000
 _MODULES_PACKAGES_MB = 3000
 # depmod makes the others anew where the kernel is installed.
 _KEPT_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
+# What the folder debian/ of a kernel's packages is made of.
+_TEMPLATES = "packaging/debian"
 # All that the package of the tools is made of.
 _TOOLS = ("tools", "packaging/tools")
 # What of it says its version: the command and its manual page.
@@ -108,7 +110,7 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
         PagewrightError: there is no such build.
         HostError: a program is missing, or the disk would be full.
         BuildError: it does not compile, or no package can be called so, or another run has compiled
-            something else in its place, or changed the sources meanwhile.
+            something else in its place, or the sources or packaging/debian changed meanwhile.
         ProgramError: git does not tell the commit of this clone.
     """
     chosen = recipe(space, flavour)
@@ -137,6 +139,7 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
             commit(space),
             last_commit(space)[1],
         )
+        before = _templates(space)
         built = build.ensure(space, flavour, release)
         with (
             lock(folder(space), "the packages"),
@@ -146,6 +149,11 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
             Bar(f"packages of {release.name}", None),
         ):
             _require_release(space, built, release)
+            if _templates(space) != before:
+                raise BuildError(
+                    f"{_TEMPLATES} has changed while {release.name} was compiled",
+                    "run the same command again",
+                )
             _put_in_order(space, built, release, work)
             _write_debian(space, chosen, release, work / "source")
             _pack(work / "source", release.seconds, folder(space) / f"{release.name}.log")
@@ -203,6 +211,11 @@ def _require_release(space: Workspace, built: Build, release: Release) -> None:
         )
 
 
+def _templates(space: Workspace) -> dict[str, bytes]:
+    """Return what the packages' scripts and descriptions are made of."""
+    return {file.name: file.read_bytes() for file in (space.root / _TEMPLATES).iterdir()}
+
+
 def _put_in_order(space: Workspace, built: Build, release: Release, work: Path) -> None:
     """Bring together what the packages will contain, each file with the release's date."""
     stage = work / "source" / "stage"
@@ -250,7 +263,7 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
         "BOOT_KIB": str(sum(file.stat().st_size for file in boot.iterdir()) // 1024 + 1),
     }
     debian = target / "debian"
-    _fill(space.root / "packaging" / "debian", debian, values)
+    _fill(space.root / _TEMPLATES, debian, values)
     (debian / "release.mk").write_text(f"RELEASE := {release.name}\n")
 
 
