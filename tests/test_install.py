@@ -405,6 +405,8 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         assert guest.warnings() == ""
         # What its timer writes is of no package.
         guest.check(f"timeout 900 sh -c 'until test -e {METRICS}; do sleep 1; done'", LONG)
+        # As `apt autoremove` does one day: it leaves the package's scripts.
+        guest.check(f"{APT} remove linux-image-{first}", LONG)
         script, reboot, then = script_of("Go back").partition("reboot\n")
         assert reboot
         assert held_back(guest)
@@ -576,7 +578,8 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
 def test_a_kernel_that_is_signed_for_secure_boot(flavour, packages, secure, logs):
     """As docs/install.md has it, with answers to the questions of the MOK manager."""
     first = release(packages, 1)
-    script, *_ = script_of("Secure Boot").split("/etc/kernel/postinst.d/00-pagewright-sign RELEASE")
+    sign = "/etc/kernel/postinst.d/00-pagewright-sign RELEASE /boot/vmlinuz-RELEASE\n"
+    script, _, undo = script_of("Secure Boot").partition(sign)
     asks = "mokutil --import"
     password = "secret99"
     # It asks twice.
@@ -621,3 +624,10 @@ def test_a_kernel_that_is_signed_for_secure_boot(flavour, packages, secure, logs
     with booted(secure) as guest:
         assert guest.check("modprobe hello && dmesg | grep -c 'hello: counted 1'") == "1"
         assert guest.warnings() == ""
+        # The MOK manager would ask at the next boot.
+        assert undo.count("mokutil --delete") == 1
+        typed = undo.replace("mokutil", f"printf '{password}\\n{password}\\n' | mokutil")
+        guest.check(f"set -e\n{typed}", LONG)
+        assert "CN=My kernels" in guest.check("mokutil --list-delete")
+        left = guest.run("ls /root/mok.* /etc/kernel/postinst.d/00-pagewright-sign").output
+        assert left.count("No such file") == 2
