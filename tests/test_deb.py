@@ -401,6 +401,20 @@ def test_removal_leaves_nothing(server):
     ]
 
 
+def test_a_removal_without_linux_base_ends(server):
+    """Debian's policy, 7.2: what a package depends on may be gone when postrm runs."""
+    server.unpack()
+    assert server.run("postinst", "configure", "").returncode == 0
+    for program in ("linux-update-symlinks", "linux-run-hooks"):
+        (server.root / "bin" / program).unlink()
+    (server.modules / "vmlinuz").unlink()
+    result = server.run("postrm", "remove")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert server.boot() == []
+    assert not server.modules.exists()
+    assert server.run("postrm", "purge").returncode == 0
+
+
 def test_an_upgrade_is_no_removal_to_hooks(server):
     """Those of DKMS and systemd-boot take away what is there of the kernel, whatever dpkg does."""
     version = "6.12.117+pagewright3-1~deb12u1"
