@@ -228,21 +228,24 @@ def says_of_pauses(root: Path, *lines: str) -> Path:
 
 
 # As cpu_pause_lost_cpu() and have_no_pauses() of cpu_pause.c say it.
-LOST = "CPU{} may run the kernel without being online; until it is, no CPU can be paused"
+LOST = "CPU{} may run the kernel unnoticed; until it is brought online, no CPU can be paused"
+FOUND = "CPU{} has been brought online, and is noticed again"
 NO_STATE = "no CPU hotplug state (-28), so no CPU can be paused"
 
 
 def test_a_cpu_that_is_lost_is_named(tree, status):
-    """All pauses fail at once until it is online, and no attempt is given up."""
-    # CPU 1 has come since.
-    root = says_of_pauses(tree("cortex-a76"), LOST.format(3), LOST.format(1), LOST.format(3))
-    found = by_name(status(root))["cpu-pause"]
-    why = "The kernel says that CPU 3 may run without being online."
-    assert found["why"] == f"{why} Until it is, no CPU can be paused."
+    """All pauses fail at once until it is brought online, and no attempt is given up."""
+    lost = says_of_pauses(
+        tree("cortex-a76"), LOST.format(3), LOST.format(1), LOST.format(3), FOUND.format(1)
+    )
+    # It may have set itself online.
+    (lost / "sys/devices/system/cpu/online").write_text("0-3\n")
+    found = by_name(status(lost))["cpu-pause"]
+    why = "The kernel says that CPU 3 may run unnoticed."
+    assert found["why"] == f"{why} Until it is brought online, no CPU can be paused."
     [change] = found["changes"]
     assert "/sys/devices/system/cpu/cpu3/online" in change
-    (root / "sys/devices/system/cpu/online").write_text("0-3\n")
-    found = by_name(status(root))["cpu-pause"]
+    found = by_name(status(says_of_pauses(lost, FOUND.format(3))))["cpu-pause"]
     assert found["why"].startswith("It is ready")
     assert found["changes"] == []
 
@@ -254,8 +257,8 @@ def test_a_kernel_that_cannot_notice_hotplug_pauses_no_cpu(tree, status):
 
 def test_the_kernel_says_so_in_these_words():
     code = (SPACE.root / "features/cpu-pause/linux/arch/arm64/kernel/cpu_pause.c").read_text()
-    for line in (LOST.format("%u"), NO_STATE.replace("-28", "%d")):
-        assert f'pr_err("{line}\\n",' in code
+    for line in (LOST.format("%u"), NO_STATE.replace("-28", "%d"), FOUND.format("%u")):
+        assert re.search(rf'pr_(err|info)\("{re.escape(line)}\\n",', code), line
 
 
 def test_status_of_a_kernel_without_the_features(tree, status, call):

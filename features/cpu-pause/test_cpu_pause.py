@@ -329,6 +329,7 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
     assert place.check("cat /sys/kernel/cpu_pause/failed").strip() == "1"
     place.check(f"echo 1 >{cpu} && rmmod {module} && echo 0 >{cpu}")
+    assert "CPU2 has been brought online, and is noticed again" in place.console()
     assert place.console().count("may run the kernel unnoticed") == 1
     with pytest.raises(PagewrightError):
         place.check(pause, timeout=20)

@@ -809,11 +809,12 @@ static int begin_transition(unsigned int cpu)
 
 static int end_transition(unsigned int cpu)
 {
-	/* One that had been lost when it left, and has come again. */
-	if (cpu_online(cpu))
-		cpumask_clear_cpu(cpu, &lost_cpus);
-	else if (cpu_leaves)
-		cpu_pause_lost_cpu(cpu);
+	if (!cpu_online(cpu)) {
+		if (cpu_leaves)
+			cpu_pause_lost_cpu(cpu);
+	} else if (cpumask_test_and_clear_cpu(cpu, &lost_cpus)) {
+		pr_info("CPU%u has been brought online, and is noticed again\n", cpu);
+	}
 	up(&pause_sem);
 	return 0;
 }
@@ -833,7 +834,7 @@ void cpu_pause_cpu_leaves(bool leaves)
 }
 
 /**
- * cpu_pause_lost_cpu() - say that a CPU may run the kernel without being online
+ * cpu_pause_lost_cpu() - say that a CPU may run the kernel unnoticed
  * @cpu: the CPU
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
