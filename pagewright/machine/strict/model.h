@@ -108,7 +108,6 @@ struct record {
 #define TRIED_TOO_EARLY		BIT(2)	/* no DSB after the change */
 #define TRIED_ASID		BIT(3)	/* of one address space */
 #define TRIED_LEVEL		BIT(4)	/* with the level of another leaf */
-#define TRIED_NOT_WAITED	BIT(5)	/* no DSB that waits for it yet */
 
 struct cpu {
 	u64 barrier;		/* when it last waited for stores: ISH */

@@ -310,7 +310,6 @@ static void invalidate(struct site site, struct record *record,
 		check_invalidation(site, record, tlbi);
 	if (!tlbi->broadcast && (record->cpus & ~mine))
 		record->tried |= TRIED_LOCAL;
-	record->tried |= TRIED_NOT_WAITED;
 	issue(site.cpu, record - records, -1, tlbi->broadcast ? ~0ULL : mine,
 	      tlbi->broadcast);
 }
@@ -406,7 +405,6 @@ void complete(u32 cpu, bool inner)
 		}
 		if (!record->in_use || record->generation != done.generation)
 			continue;
-		record->tried &= ~TRIED_NOT_WAITED;
 		drop_record(done.record, done.cpus);
 	}
 	from->nr_issued = kept;
