@@ -228,8 +228,8 @@ def says_of_pauses(root: Path, *lines: str) -> Path:
 
 
 # As cpu_pause_lost_cpu() and have_no_pauses() of cpu_pause.c say it.
-LOST = "CPU{} may run the kernel unnoticed; until it is brought online, no CPU can be paused"
-FOUND = "CPU{} has been brought online, and is noticed again"
+LOST = "CPU{} may run the kernel, though CPU hotplug has given it up; no CPU can be paused"
+FOUND = "CPU{} has been brought online, and can be paused again"
 NO_STATE = "no CPU hotplug state (-28), so no CPU can be paused"
 
 
@@ -238,13 +238,16 @@ def test_a_cpu_that_is_lost_is_named(tree, status):
     lost = says_of_pauses(
         tree("cortex-a76"), LOST.format(3), LOST.format(1), LOST.format(3), FOUND.format(1)
     )
-    # It may have set itself online.
-    (lost / "sys/devices/system/cpu/online").write_text("0-3\n")
     found = by_name(status(lost))["cpu-pause"]
-    why = "The kernel says that CPU 3 may run unnoticed."
-    assert found["why"] == f"{why} Until it is brought online, no CPU can be paused."
+    why = "The kernel says that CPU 3 may run, though CPU hotplug has given it up."
+    assert found["why"].startswith(why)
     [change] = found["changes"]
-    assert "/sys/devices/system/cpu/cpu3/online" in change
+    assert "Write 1 to /sys/devices/system/cpu/cpu3/online" in change
+    # If it has set itself online, CPU hotplug cannot deal with it.
+    (lost / "sys/devices/system/cpu/online").write_text("0-3\n")
+    [change] = by_name(status(lost))["cpu-pause"]["changes"]
+    assert change.startswith("Reboot.")
+    assert "Write" not in change
     found = by_name(status(says_of_pauses(lost, FOUND.format(3))))["cpu-pause"]
     assert found["why"].startswith("It is ready")
     assert found["changes"] == []

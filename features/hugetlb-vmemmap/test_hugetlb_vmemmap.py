@@ -657,8 +657,7 @@ def test_a_range_that_is_free_waits_for_no_gathered_pages(machine, pages, large,
 @pytest.mark.full
 def test_pages_that_fill_a_batch_are_gathered_no_longer(shared_machine, large, pages):
     """The task that gives up so many has the worker begin; otherwise a timer has."""
-    entries_of_a_batch = 16384
-    number = entries_of_a_batch // pages.entries(large)
+    number = pages.entries_of_a_batch // pages.entries(large)
     # As much memory as they are, and some.
     gib = max(8, number * large.kib * 5 // 4 // 1024 // 1024)
     place = shared_machine(memory=f"{gib}G", smp=2, append=on("pause"))
@@ -947,8 +946,7 @@ def test_pages_that_were_had_before_one_failed_are_not_lost(shared_machine, mode
 @pytest.mark.usefixtures("fault_injection")
 def test_pages_with_all_their_struct_pages_need_no_pause_to_go(shared_machine, giant, pages):
     """One comes after more than a batch of others, none of which can be had back."""
-    entries_of_a_batch = 16384
-    number = entries_of_a_batch // pages.entries(giant) + 1
+    number = pages.entries_of_a_batch // pages.entries(giant) + 1
     # One more, and room around them, as they begin at multiples of their size.
     gib = (number + 2) * giant.kib // 1024 // 1024 + 5
     place = shared_machine(memory=f"{gib}G", smp=2, append=on("pause"))

@@ -13,8 +13,10 @@ from pagewright.host import ledger, workspace
 from pagewright.host.lock import lock
 from pagewright.kernel import build, recipes
 
-# What a worker of the suite may need, in GB: a guest of 640 GiB takes 11.
-WORKER_GB = 10
+# What a worker of the suite may need, in GB. With --full one has a guest of 640 GiB, which takes
+# 11, while others need less.
+WORKER_GB = 6
+FULL_WORKER_GB = 10
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +48,7 @@ def test(
     if resume:
         arguments.append("--resume")
     if not context.args:
-        arguments += ["-n", str(workers()), "--dist", "loadfile", "--no-loadscope-reorder"]
+        arguments += ["-n", str(workers(full)), "--dist", "loadfile", "--no-loadscope-reorder"]
     # Two at once would take each other's logs away.
     with lock(logs, "the logs of the tests"):
         ledger.begin(logs / ".ledger")
@@ -58,7 +60,14 @@ def test(
         raise typer.Exit(int(pytest.main(arguments)))
 
 
-def workers() -> int:
-    """Return how many tests may run at once: one for each CPU, if there is memory for them."""
+def workers(full: bool) -> int:
+    """Return how many tests may run at once, if there is memory for them.
+
+    That is three for two CPUs, because tests also wait for time to pass. With --full it is one for
+    each CPU, as there more of the guests have many CPUs and keep them busy.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return max(1, min(os.cpu_count() or 1, int(memory / WORKER_GB)))
+    cpus = os.cpu_count() or 1
+    if full:
+        return max(1, min(cpus, int(memory / FULL_WORKER_GB)))
+    return max(1, min(cpus * 3 // 2, int(memory / WORKER_GB)))

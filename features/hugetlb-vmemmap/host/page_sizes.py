@@ -101,6 +101,11 @@ class Pages:
         """Return how many entries change when a hugepage is optimized."""
         return size.pause // self.kib
 
+    @property
+    def entries_of_a_batch(self) -> int:
+        """Tell how many entries change together at most: those of 64 MiB of struct pages."""
+        return 64 * _KIB["M"] // self.kib
+
 
 PAGES_4K = Pages(
     4,

@@ -60,9 +60,9 @@
 #include "hugetlb_vmemmap.h"
 
 /*
- * Entries that are changed together, but for a folio that has more. So much of vmemmap is written
- * before others get what it gives free, and so much is allocated before it is used, whatever
- * the size of a page. Tests make it less.
+ * Entries that are changed together, but for a folio that has more. Whatever the size of a page,
+ * 64 MiB of vmemmap are written before the pages that this frees can be allocated, or are
+ * allocated before they are used. Tests make it less.
  */
 unsigned int hugetlb_vmemmap_batch_entries = SZ_64M / PAGE_SIZE;
 

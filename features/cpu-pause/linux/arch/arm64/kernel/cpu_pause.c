@@ -51,8 +51,8 @@
  *   do; but that cannot be used, since memory hotplug has it already when it frees
  *   hugepages.
  * - A CPU that has begun to come may take longer than the one that started it waits. It runs
- *   kernel code from then on, which CPU hotplug knows nothing of, so there are no more pauses. So
- *   may one that leaves, if firmware does not say that it is gone; until it has come again.
+ *   kernel code from then on, though CPU hotplug has given it up, so there are no more pauses. Nor
+ *   are there if one leaves and firmware does not say that it is gone, until it has come again.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  *
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
@@ -807,14 +807,20 @@ static int begin_transition(unsigned int cpu)
 	return ret;
 }
 
-static int end_transition(unsigned int cpu)
+/* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */
+static int end_without_cpu(unsigned int cpu)
 {
-	if (!cpu_online(cpu)) {
-		if (cpu_leaves)
-			cpu_pause_lost_cpu(cpu);
-	} else if (cpumask_test_and_clear_cpu(cpu, &lost_cpus)) {
-		pr_info("CPU%u has been brought online, and is noticed again\n", cpu);
-	}
+	if (cpu_leaves)
+		cpu_pause_lost_cpu(cpu);
+	up(&pause_sem);
+	return 0;
+}
+
+/* A CPU has come, or was not taken off line after all. */
+static int end_with_cpu(unsigned int cpu)
+{
+	if (cpumask_test_and_clear_cpu(cpu, &lost_cpus))
+		pr_info("CPU%u has been brought online, and can be paused again\n", cpu);
 	up(&pause_sem);
 	return 0;
 }
@@ -834,12 +840,12 @@ void cpu_pause_cpu_leaves(bool leaves)
 }
 
 /**
- * cpu_pause_lost_cpu() - say that a CPU may run the kernel unnoticed
+ * cpu_pause_lost_cpu() - say that a CPU may run the kernel that CPU hotplug has given up
  * @cpu: the CPU
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
- * it is gone. It is not in cpu_online_mask, so that no pause would stop it, but it may use its
- * stack and its data at any time. So there are no pauses until CPU hotplug has brought it online.
+ * it is gone. No pause would stop it, but it may use its stack and its data at any time. So there
+ * are no pauses until CPU hotplug has brought it online.
  *
  * One that was late sets itself online. But CPU hotplug, which had given it up, has called none of
  * its callbacks, that of the interrupt controller included: no pause could stop it. Nor can
@@ -851,7 +857,7 @@ void cpu_pause_cpu_leaves(bool leaves)
 void cpu_pause_lost_cpu(unsigned int cpu)
 {
 	cpumask_set_cpu(cpu, &lost_cpus);
-	pr_err("CPU%u may run the kernel unnoticed; until it is brought online, no CPU can be paused\n",
+	pr_err("CPU%u may run the kernel, though CPU hotplug has given it up; no CPU can be paused\n",
 	       cpu);
 }
 
@@ -883,12 +889,12 @@ static int __init init_transitions(void)
 	int prepare, online;
 
 	prepare = cpuhp_setup_state_nocalls(CPUHP_BP_PREPARE_DYN, "arm64/cpu_pause:prepare",
-					    begin_transition, end_transition);
+					    begin_transition, end_without_cpu);
 	if (prepare < 0)
 		return have_no_pauses(prepare);
 
 	online = cpuhp_setup_state_nocalls(CPUHP_AP_ONLINE_DYN, "arm64/cpu_pause:online",
-					   end_transition, begin_transition);
+					   end_with_cpu, begin_transition);
 	if (online < 0) {
 		cpuhp_remove_state_nocalls(prepare);
 		return have_no_pauses(online);

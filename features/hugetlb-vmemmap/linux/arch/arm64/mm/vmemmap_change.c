@@ -80,6 +80,7 @@ static __always_inline void invalidate(unsigned long start, unsigned long end,
 		flush_tlb_kernel_range(start, end);
 }
 
+/* What flush_tlb_kernel_range() has as its bound with 4K pages. */
 #define LIVE_PAGES	512U
 
 static void remap_live(struct vmemmap_changes *changes)

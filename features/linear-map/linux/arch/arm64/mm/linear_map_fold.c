@@ -76,8 +76,8 @@ module_param_named(linear_map_fold_delay_ms, fold_delay_ms, uint, 0644);
 MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded (default: 1000)");
 
 /*
- * How many entries the worker reads before it lets others pass, and for how long. What it has
- * begun it goes through to the end, which is a table at most.
+ * How many entries the worker reads before it lets others pass, and for how long. It may read a few
+ * tables more, as it goes through what it has begun.
  */
 #define FOLD_BUDGET	4096
 #define FOLD_PAUSE	msecs_to_jiffies(10)
@@ -86,8 +86,11 @@ MODULE_PARM_DESC(linear_map_fold_delay_ms, "Milliseconds until memory is folded 
  * The budget of a round that ends with a pause. It is larger, so that one pause serves as
  * many folds as possible. Folding asks for a pause if that frees at least WORTH_A_PAUSE
  * tables. It asks for one that frees fewer only if the last pause for folding is PATIENCE
- * times the delay ago. With 64K pages a table has so many entries that a round would otherwise
- * end before it has seen enough of them.
+ * times the delay ago.
+ *
+ * Everybody who changes a permission waits for the round, so that it is bounded in entries: it
+ * may free 64 tables with 4K pages. With 64K pages a table has so many entries that the round needs
+ * more to free WORTH_A_PAUSE of them.
  */
 #define PAUSED_BUDGET	max(32768, (WORTH_A_PAUSE + 1) * PTRS_PER_PTE)
 #define WORTH_A_PAUSE	8
