@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import leaves
@@ -12,7 +14,10 @@ from leaf_sizes import LeafSizes
 from settled import settled_leaves, wait_until
 
 from pagewright.guest.shell import UNLOAD
+from pagewright.host.errors import GuestDiedError
 from pagewright.host.run import run
+from pagewright.kernel.recipes import DEFAULT_BUILD
+from pagewright.machine import virtual_cpus
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 
@@ -310,6 +315,34 @@ def test_late_cpu_without_it_is_welcome(machine, asked, said):
         guest.check(f"echo 1 >/sys/devices/system/cpu/cpu{cpu}/online")
         load_and_unload(guest)
     assert guest.warnings() == ""
+
+
+def test_late_cpu_that_cannot_be_repainted_is_the_end_of_the_boot(
+    machine, space, tested, tmp_path, needs_symbol
+):
+    """It has begun to run when it is given up, and so runs on the tables that would change."""
+    needs_symbol("ARM64_LINEAR_MAP_PAUSE")
+    path = tmp_path / "gdb"
+    symbols = (space.out / tested(DEFAULT_BUILD) / "System.map").read_text()
+    runs = re.search(r"^(\w+) T secondary_start_kernel$", symbols, re.MULTILINE)
+    assert runs
+    dead = threading.Event()
+
+    def stop_the_second() -> None:
+        wait_until(path.exists, 60)
+        with virtual_cpus.VirtualCpus(path) as host:
+            host.run_until(int(runs[1], 16))
+            host.run([0])
+            assert dead.wait(60)
+
+    # All CPUs wait until a debugger has come.
+    extra_args = ("-S", *virtual_cpus.arguments(path))
+    with ThreadPoolExecutor() as pool:
+        host = pool.submit(stop_the_second)
+        with pytest.raises(GuestDiedError, match="linear map: a CPU has started too late"):
+            machine(cpu=LEVEL_2, smp=2, append="nokaslr", extra_args=extra_args)
+        dead.set()
+        host.result()
 
 
 @pytest.mark.full

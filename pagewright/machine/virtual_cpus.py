@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pagewright.host.errors import PagewrightError
+from pagewright.host.errors import GuestDiedError
 
 # How long QEMU may take to answer.
 _TIMEOUT_SECONDS = 30
@@ -45,8 +46,8 @@ class VirtualCpus:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Have all CPUs run."""
-        with self._socket:
+        """Have all CPUs run, unless the guest has died."""
+        with self._socket, suppress(ConnectionError, GuestDiedError):
             self._stop()
             self._ask("D")
 
@@ -54,7 +55,7 @@ class VirtualCpus:
         """Have these CPUs run, by their number, and no others.
 
         Raises:
-            PagewrightError: QEMU does not answer as it should.
+            GuestDiedError: QEMU has ended.
         """
         self._stop()
         # A debugger's numbers begin with 1.
@@ -67,7 +68,7 @@ class VirtualCpus:
         All of them are stopped then.
 
         Raises:
-            PagewrightError: QEMU does not answer as it should.
+            GuestDiedError: QEMU has ended.
             TimeoutError: no CPU comes there in half a minute.
         """
         self._stop()
@@ -94,7 +95,7 @@ class VirtualCpus:
         while (end := self._received.find(b"#")) < 0 or len(self._received) < end + 3:
             part = self._socket.recv(4096)
             if not part:
-                raise PagewrightError("QEMU has closed the connection to its debugger")
+                raise GuestDiedError("QEMU has closed the connection to its debugger")
             self._received += part
         self._received = self._received[end + 3 :]
         self._socket.sendall(b"+")
