@@ -350,7 +350,10 @@ inline cpu_pause_run()
 {
 	do
 	::
-#ifndef NO_MUTEX
+#ifdef NO_MUTEX
+		/* Without a step here the "else" below would be one among the caller's choices. */
+		THREAD(true, skip);
+#else
 		down_pause_sem();
 #endif
 		if
