@@ -68,7 +68,7 @@ PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("pgtable_transition.c", "violate"): (UNKNOWN, ()),
     ("vmemmap_change.c", "remap_live"): (
         REMAP,
-        (r"smp_wmb\(\)", *(r"__set_pte_nosync\(", r"flush_tlb_kernel_range\(") * 2),
+        (r"smp_wmb\(\)", *(r"__set_pte_nosync\(", r"invalidate\(") * 2),
     ),
     ("vmemmap_change.c", "fill_table"): (UNKNOWN, ()),
     ("vmemmap_change.c", "prepare_split"): (UNKNOWN, ()),
