@@ -37,7 +37,7 @@ def call(*words: str) -> int:
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch) -> Workspace:
     """Have commands work with the repository's sources, but another out/ and cache."""
-    for name in ("features", "base", "tests"):
+    for name in ("features", "base", "tests", "tools"):
         (tmp_path / name).symlink_to(SPACE.root / name)
     space = Workspace(tmp_path, tmp_path / "cache")
     monkeypatch.setattr(workspace, "find", lambda: space)
