@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pagewright.cli import main, overview, pytest_arguments
+from pagewright.cli import test as test_command
 from pagewright.host import workspace
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.run import run
@@ -272,6 +273,29 @@ def test_shells_complete_builds():
         "COMP_CWORD": "2",
     }
     assert run([PAGEWRIGHT], env=environment).split() == ["patched-64k"]
+
+
+# --- How many tests run at once -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gigabytes", "full", "wanted"),
+    [
+        (1, 24, False, 1),
+        (2, 24, False, 3),
+        (2, 13, False, 2),
+        (2, 4, False, 1),
+        (2, 24, True, 2),
+        (8, 24, True, 2),
+    ],
+)
+def test_as_many_at_once_as_there_are_cpus_and_memory_for(
+    monkeypatch, cpus, gigabytes, full, wanted
+):
+    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": gigabytes * 10**9 // 4096 + 1}
+    monkeypatch.setattr(os, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    assert test_command.workers(full) == wanted
 
 
 # --- What there is ----------------------------------------------------------------
