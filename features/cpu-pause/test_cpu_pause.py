@@ -15,6 +15,7 @@ from pagewright.kernel import recipes
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine import klog, virtual_cpus
 from pagewright.machine.options import LEVEL_0_CPU
+from pagewright.machine.strict import link_address
 
 pytestmark = pytest.mark.long
 
@@ -294,19 +295,18 @@ def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
     assert "CPU hotplug has given it up" not in place.console()
 
 
-def test_a_cpu_that_comes_after_it_was_given_up(machine, space, tested, tmp_path):
+def test_a_cpu_that_comes_after_it_was_given_up(machine, built, tmp_path):
     """It sets itself online, but takes no interrupt, and is not taken for the next one."""
     path = tmp_path / "gdb"
     place = machine(smp=4, append="nokaslr", extra_args=virtual_cpus.arguments(path))
     cpus, crash = "/sys/devices/system/cpu", "/sys/kernel/debug/provoke-crash/DIRECT"
-    symbols = (space.out / tested(recipes.DEFAULT_BUILD) / "System.map").read_text()
-    has_task = re.search(r"^(\w+) T secondary_start_kernel$", symbols, re.MULTILINE)
+    has_task = link_address(built(recipes.DEFAULT_BUILD).vmlinux, "secondary_start_kernel")
     assert has_task
     place.check(f"echo 0 >{cpus}/cpu2/online; echo 0 >{cpus}/cpu3/online")
     with virtual_cpus.VirtualCpus(path) as host:
         host.run(range(4))
         place.check(f"(sleep 1; echo 1 >{cpus}/cpu2/online || touch /tmp/lost) 2>/dev/null &")
-        host.run_until(int(has_task[1], 16))
+        host.run_until(has_task)
         host.run([0, 1, 3])
         place.check("until test -e /tmp/lost; do sleep 0.1; done", timeout=30)
         host.run(range(4))

@@ -20,6 +20,7 @@ from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import virtual_cpus
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
+from pagewright.machine.strict import link_address
 
 pytestmark = pytest.mark.long
 
@@ -318,20 +319,19 @@ def test_late_cpu_without_it_is_welcome(machine, asked, said):
 
 
 def test_late_cpu_that_cannot_be_repainted_is_the_end_of_the_boot(
-    machine, space, tested, tmp_path, needs_symbol
+    machine, built, tmp_path, needs_symbol
 ):
     """It has begun to run when it is given up, and so runs on the tables that would change."""
     needs_symbol("ARM64_LINEAR_MAP_PAUSE")
     path = tmp_path / "gdb"
-    symbols = (space.out / tested(DEFAULT_BUILD) / "System.map").read_text()
-    runs = re.search(r"^(\w+) T secondary_start_kernel$", symbols, re.MULTILINE)
+    runs = link_address(built(DEFAULT_BUILD).vmlinux, "secondary_start_kernel")
     assert runs
     dead = threading.Event()
 
     def stop_the_second() -> None:
         wait_until(path.exists, 60)
         with virtual_cpus.VirtualCpus(path) as host:
-            host.run_until(int(runs[1], 16))
+            host.run_until(runs)
             host.run([0])
             assert dead.wait(60)
 

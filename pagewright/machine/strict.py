@@ -225,6 +225,11 @@ def _link_address(symbols: Symbols, name: str) -> int | None:
     return symbols.starts[symbols.names.index(name)] if name in symbols.names else None
 
 
+def link_address(vmlinux: Path, name: str) -> int | None:
+    """Return where a function of a kernel is if that is not moved; None if there is none."""
+    return _link_address(_symbols(vmlinux), name)
+
+
 class _Resolver:
     """Makes names of the addresses in one file of reports."""
 

@@ -462,7 +462,7 @@ static unsigned long fold_round_paused(void)
 	while (todo_start < todo_end && budget > 0 && !fold_plan_is_full())
 		WRITE_ONCE(todo_start, fold_step(todo_start));
 
-	/* As there is no pause, the next that is worth one need not wait. */
+	/* Nothing is to be folded, so no pause is spent, and last_fold stays as it is. */
 	if (!nr_planned_folds())
 		goto forget;
 	if (nr_planned_folds() < WORTH_A_PAUSE && !at_once &&
