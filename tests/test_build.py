@@ -15,7 +15,7 @@ from pagewright.host.errors import DiskFullError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.toolchain import NM
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import build, recipes, source
+from pagewright.kernel import build, recipes, source, tree
 from pagewright.kernel.source import Source
 
 SPACE = workspace.find()
@@ -39,6 +39,45 @@ def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkey
         build.configure(SPACE, scratch, fragments)
     assert "wrong.config: CONFIG_NO_SUCH_SYMBOL=y (is n)" in str(error.value)
     assert not (out / ".config").exists()
+
+
+def configured(name: str, out: Path) -> dict[str, str]:
+    """Return the symbols of a build that starts from allnoconfig, without compiling it."""
+    chosen = recipes.recipe(SPACE, name)
+    pristine = source.ensure(SPACE)
+    path = tree.assemble(SPACE, pristine) if chosen.patched else pristine.path
+    made = build.Build(name, out, path, pristine.package_version)
+    build.configure(SPACE, made, chosen.files(SPACE))
+    return build.parse_config((out / ".config").read_text())
+
+
+@pytest.fixture(scope="module")
+def kconfig_folder(tmp_path_factory):
+    """Return a folder in which kbuild compiles its programs for configurations once."""
+    return tmp_path_factory.mktemp("kconfig")
+
+
+# Those that start from a configuration of Debian take a package, and are looked at in test_deb.py.
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "system-4k" else pytest.param(name, marks=pytest.mark.full)
+        for name in recipes.names(SPACE)
+        if not recipes.recipe(SPACE, name).debian
+    ],
+)
+def test_a_configuration_has_what_its_fragments_ask_for(name, kconfig_folder):
+    """No everyday test compiles the other kernels."""
+    assert configured(name, kconfig_folder)["ARM64"] == "y"
+
+
+def test_of_two_fragments_the_last_one_counts(kconfig_folder):
+    """The kernel that is installed in tests is that of other tests, but cannot dump page tables."""
+    files = {file.stem: file for file in recipes.recipe(SPACE, "system-4k").files(SPACE)}
+    symbol = "PTDUMP_DEBUGFS"
+    assert build.parse_config(files["virt"].read_text())[symbol] == "y"
+    assert build.parse_config(files["package"].read_text())[symbol] == "n"
+    assert configured("system-4k", kconfig_folder).get(symbol, "n") == "n"
 
 
 def test_unknown_build_lists_the_known_ones():

@@ -251,7 +251,7 @@ def configure(
     Args:
         space: the repository.
         build: the build.
-        fragments: files whose symbols must come out as they say.
+        fragments: files whose symbols must come out as they say; of several that name one the last.
         start: the text of a whole configuration; without it all starts from allnoconfig.
         modules: keep the modules of that configuration.
 
@@ -279,10 +279,19 @@ def configure(
             command = make_command(build, "allnoconfig")
             run([*command, f"KCONFIG_ALLCONFIG={wanted}"], env=environment(space))
         got = parse_config(config.read_text())
+        # Of several fragments that name a symbol the last one counts.
+        last = {symbol: file for file in fragments for symbol in parse_config(file.read_text())}
         lines = [
             f"  {os.path.relpath(file, space.root)}: {line}"
             for file in fragments
-            for line in unmet(parse_config(file.read_text()), got)
+            for line in unmet(
+                {
+                    symbol: value
+                    for symbol, value in parse_config(file.read_text()).items()
+                    if last[symbol] == file
+                },
+                got,
+            )
         ]
         if lines:
             config.unlink()
