@@ -459,18 +459,22 @@ static bool has_poisoned_tail(const struct hstate *h, struct folio *folio)
  */
 static void optimize(struct batch *batch, const struct hstate *h, struct folio *folio)
 {
+	int ret;
+
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
 	/* What could not be done for others a moment ago cannot be for this one. */
 	if (batch->failed || has_poisoned_tail(h, folio))
 		return;
-	if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio))) {
+	ret = vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio));
+	if (ret == -ENOMEM) {
 		/* What other folios of the batch give back may be enough. */
 		batch_commit(batch);
-		if (vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio)))
-			return;
+		ret = vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio));
 	}
+	if (ret)
+		return;
 	if (!batch_has_room(batch, h))
 		batch_commit(batch);
 	if (batch->failed)
@@ -821,6 +825,17 @@ bool hugetlb_vmemmap_restore_pauses(void)
 bool hugetlb_vmemmap_may_restore_now(void)
 {
 	return !vmemmap_change_pauses() || __ratelimit(&task_pauses);
+}
+
+/**
+ * hugetlb_vmemmap_can_restore() - is it worth while to try to restore folios?
+ *
+ * Context: any.
+ * Return: false if CPUs have to be paused for that, and cannot be until one that is lost is back.
+ */
+bool hugetlb_vmemmap_can_restore(void)
+{
+	return vmemmap_change_is_possible();
 }
 
 /* Switching it on */

@@ -6,9 +6,13 @@
 #include <kunit/static_stub.h>
 #include <kunit/test.h>
 
+#include <linux/completion.h>
+#include <linux/delay.h>
 #include <linux/hugetlb.h>
+#include <linux/kthread.h>
 #include <linux/mm.h>
 #include <linux/pgtable.h>
+#include <linux/rcupdate.h>
 
 #include <asm/vmemmap_change.h>
 
@@ -222,6 +226,69 @@ static void head_stays_where_it_is(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, nr_bad_tails(t), 0UL);
 }
 
+/* One that looks at struct pages, as get_page_unless_zero() and memory_failure() do. */
+struct reader {
+	struct completion inside;
+	struct completion gone;
+	bool has_left;
+};
+
+static int look_for_long(void *arg)
+{
+	struct reader *reader = arg;
+
+	rcu_read_lock();
+	complete(&reader->inside);
+	mdelay(100);
+	WRITE_ONCE(reader->has_left, true);
+	rcu_read_unlock();
+	complete(&reader->gone);
+
+	return 0;
+}
+
+static void restore(const struct hvo_test *t)
+{
+	hugetlb_vmemmap_restore_folio(t->h, t->folio);
+}
+
+static void restore_with_others(const struct hvo_test *t)
+{
+	LIST_HEAD(folios);
+	LIST_HEAD(restored);
+
+	list_add(&t->folio->lru, &folios);
+	hugetlb_vmemmap_restore_folios(t->h, &folios, &restored);
+	list_del_init(&t->folio->lru);
+}
+
+/* Who looked at the tails while a folio was no hugetlb page of ours must have stopped. */
+static void readers_have_left_when_tails_change(struct kunit *test)
+{
+	static void (*const changes[])(const struct hvo_test *t) = {
+		optimize, restore, optimize, restore_with_others
+	};
+	struct hvo_test *t = test->priv;
+	unsigned int i;
+
+	for (i = 0; i < ARRAY_SIZE(changes); i++) {
+		struct reader reader = {
+			.inside = COMPLETION_INITIALIZER_ONSTACK(reader.inside),
+			.gone = COMPLETION_INITIALIZER_ONSTACK(reader.gone),
+		};
+		bool optimized = folio_test_hugetlb_vmemmap_optimized(t->folio);
+		struct task_struct *task = kthread_run(look_for_long, &reader, "hvo/reader");
+
+		KUNIT_ASSERT_FALSE(test, IS_ERR(task));
+		wait_for_completion(&reader.inside);
+		changes[i](t);
+		KUNIT_EXPECT_TRUE_MSG(test, READ_ONCE(reader.has_left), "change %u", i);
+		wait_for_completion(&reader.gone);
+		KUNIT_EXPECT_NE(test, optimized,
+				folio_test_hugetlb_vmemmap_optimized(t->folio));
+	}
+}
+
 static void set_batch_entries(void *entries)
 {
 	hugetlb_vmemmap_batch_entries = (unsigned long)entries;
@@ -323,6 +390,7 @@ static struct kunit_case hvo_cases[] = {
 	KUNIT_CASE(restored_tails_are_as_before),
 	KUNIT_CASE(every_turn_is_the_same),
 	KUNIT_CASE(head_stays_where_it_is),
+	KUNIT_CASE(readers_have_left_when_tails_change),
 	KUNIT_CASE(folios_of_several_batches),
 	KUNIT_CASE(half_done_folio_has_tails),
 	{}

@@ -80,6 +80,17 @@ static __always_inline void invalidate(unsigned long start, unsigned long end,
 		flush_tlb_kernel_range(start, end);
 }
 
+/**
+ * vmemmap_change_is_possible() - is it worth while to try a change?
+ *
+ * Context: any.
+ * Return: false if CPUs are paused for changes, and one is lost, maybe for good.
+ */
+bool vmemmap_change_is_possible(void)
+{
+	return !vmemmap_change_pauses() || cpu_pause_knows_all_cpus();
+}
+
 /* What flush_tlb_kernel_range() has as its bound with 4K pages. */
 #define LIVE_PAGES	512U
 

@@ -64,6 +64,7 @@ static inline unsigned int hugetlb_vmemmap_retained_pages(void)
 	return vmemmap_change_pauses() ? 1 : 2;
 }
 
+bool vmemmap_change_is_possible(void);
 unsigned int vmemmap_remap(struct vmemmap_changes *changes);
 int vmemmap_split(unsigned long start, unsigned long end);
 void vmemmap_split_begin(void);
