@@ -15,7 +15,7 @@ import pytest
 from settled import settled_leaves, wait_until
 
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU, MTE, UNLISTED_CPU
+from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, MTE, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
 
@@ -233,6 +233,27 @@ def test_plugged_memory_is_in_the_map(own_blocks, hotplug, build):
     hotplug.resize(place, 0)
     wait_until(lambda: hotplug.size(place) == 0, 60)
     wait_until(lambda: hotplug.mapped(place) == before, 10)
+    assert place.warnings() == ""
+
+
+@pytest.mark.parametrize(
+    ("cpu", "contiguous"), [(DEFAULT_CPU, True), (LEVEL_0_CPU, False)], ids=["live", "paused"]
+)
+def test_plugged_memory_has_contiguous_ranges_where_blocks_are_split_live(
+    machine, hotplug, leaf, cpu, contiguous
+):
+    """In a pause the entries of a range would change one after the other."""
+    place = machine(cpu=cpu, smp=2, **hotplug.options)
+    settled_leaves(place)
+    end = max(run.end for run in leaves.snapshot(place).runs)
+    hotplug.resize(place, 1024 * MIB)
+    wait_until(lambda: hotplug.size(place) == 1024 * MIB, 60)
+    plugged = [run for run in leaves.snapshot(place).runs if run.start >= end]
+    assert sum(run.size for run in plugged) >= 1024 * MIB
+    sizes = {run.leaf for run in plugged}
+    block = int(place.check("cat /sys/devices/system/memory/block_size_bytes"), 16)
+    assert (leaf.blocks in sizes) == (contiguous and leaf.blocks <= block)
+    assert leaf.pages not in sizes
     assert place.warnings() == ""
 
 

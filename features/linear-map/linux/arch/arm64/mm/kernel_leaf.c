@@ -210,7 +210,8 @@ pteval_t linear_map_default_desc(unsigned long addr, enum leaf_size size)
  * While the entries of a contiguous range are written one by one they disagree; such a
  * range may be translated by any of them, which all callers can live with until the
  * TLB maintenance that follows, and is not answered with an abort where BBM level 2 is
- * safe.
+ * safe. Maintenance by address is enough then, if it is of all pages of the range: neither the
+ * contiguous bit nor a size changes, and contpte_wrprotect_ptes() relies on the same.
  *
  * Context: any. The caller does the TLB maintenance.
  */

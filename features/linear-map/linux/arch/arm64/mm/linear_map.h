@@ -99,6 +99,24 @@ struct area_part {
 	unsigned int end;
 };
 
+/**
+ * struct turns - a bound on what any program can do to all CPUs, again and again
+ * @times: when it was done, the last so many times; if all were within a second it is too often
+ * @frequent: how many times these are
+ * @nr: how often it was done since boot
+ * @turn_ms: how long a turn is, in milliseconds
+ * @last: when the last turn that was given out begins, in jiffies
+ *
+ * Protected by linear_map_split_lock.
+ */
+struct turns {
+	unsigned long *times;
+	unsigned int frequent;
+	unsigned long nr;
+	unsigned int turn_ms;
+	unsigned long last;
+};
+
 /* linear_map_area.c */
 next_range_fn linear_map_next_run;
 
@@ -107,6 +125,11 @@ struct ptdesc *alloc_split_table(gfp_t gfp);
 int alloc_split_tables(struct list_head *tables, unsigned int nr, gfp_t gfp);
 void free_split_tables(struct list_head *tables);
 void flush_splits(void);
+extern struct turns flush_turns;
+void count_for_turns(struct turns *turns);
+bool turns_are_needed(const struct turns *turns);
+bool take_turn(struct turns *turns, unsigned long *at);
+void wait_later(unsigned long at);
 int split_all_ends_live(next_range_fn *next, const void *what,
 			const struct desc_change *change, gfp_t gfp);
 bool linear_map_next_only(const void *what, unsigned int *position,

@@ -155,6 +155,7 @@ unsigned int exchange_by_access_flag(struct exchange *exchanges, unsigned int nr
 	for (tries = 0; tries < TRIES && done < nr && cpu_pause_knows_all_cpus(); tries++) {
 		/* An interrupt would use memory, and perhaps of these blocks. */
 		flags = local_daif_save();
+		count_for_turns(&flush_turns);
 		done += exchange_once(exchanges, nr);
 		local_daif_restore(flags);
 	}

@@ -761,8 +761,8 @@ static void free_copy(void *data)
 		__free_page(copy->pages[--copy->nr]);
 }
 
-/* Copy a range of the linear map; return its first entry of the PMD level there. */
-static pmd_t *copy_range(struct kunit *test, unsigned long start, unsigned long size)
+/* Copy a range of the linear map; return the entry of the upper level for its start. */
+static pud_t *copy_range(struct kunit *test, unsigned long start, unsigned long size)
 {
 	struct copy *copy = kunit_kzalloc(test, sizeof(*copy), GFP_KERNEL);
 	struct trans_pgd_info info = {
@@ -777,7 +777,12 @@ static pmd_t *copy_range(struct kunit *test, unsigned long start, unsigned long 
 	KUNIT_ASSERT_EQ(test, trans_pgd_create_copy(&info, &pgdp, start, start + size), 0);
 	p4dp = p4d_offset(pgd_offset_pgd(pgdp, start), start);
 
-	return pmd_offset(pud_offset(p4dp, start), start);
+	return pud_offset(p4dp, start);
+}
+
+static pmd_t *copy_of_pmds(struct kunit *test, unsigned long start, unsigned long size)
+{
+	return pmd_offset(copy_range(test, start, size), start);
 }
 
 /*
@@ -791,7 +796,7 @@ static void a_copy_can_be_written(struct kunit *test)
 
 	KUNIT_ASSERT_EQ(test, linear_map_change(region->start, PMD_SIZE, PTE_RDONLY, PTE_WRITE), 0);
 	for (i = 0; i < 2; i++) {
-		u64 desc = pmd_val(READ_ONCE(*copy_range(test, region->start, PMD_SIZE)));
+		u64 desc = pmd_val(READ_ONCE(*copy_of_pmds(test, region->start, PMD_SIZE)));
 
 		KUNIT_EXPECT_TRUE(test, pmd_leaf(__pmd(desc)));
 		KUNIT_EXPECT_TRUE(test, desc & PTE_VALID);
@@ -817,7 +822,7 @@ static void a_copy_has_no_contiguous_pages(struct kunit *test)
 
 	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
 	KUNIT_ASSERT_EQ(test, leaf.size, LEAF_CONT_PTE);
-	ptep = pte_offset_kernel(copy_range(test, region->start, PMD_SIZE), region->start);
+	ptep = pte_offset_kernel(copy_of_pmds(test, region->start, PMD_SIZE), region->start);
 	for (i = 0; i < PTRS_PER_PTE; i++) {
 		KUNIT_ASSERT_TRUE(test, pte_valid(__ptep_get(ptep + i)));
 		KUNIT_ASSERT_FALSE(test, pte_cont(__ptep_get(ptep + i)));
@@ -834,11 +839,32 @@ static void a_copy_has_no_contiguous_blocks(struct kunit *test)
 	KUNIT_ASSERT_TRUE(test, find_kernel_leaf(region->start, &leaf));
 	if (leaf.size != LEAF_CONT_PMD)
 		kunit_skip(test, "physical and virtual addresses are not congruent");
-	pmdp = copy_range(test, region->start, CONT_PMD_SIZE);
+	pmdp = copy_of_pmds(test, region->start, CONT_PMD_SIZE);
 	for (i = 0; i < CONT_PMDS; i++) {
 		KUNIT_ASSERT_TRUE(test, pmd_leaf(READ_ONCE(pmdp[i])));
 		KUNIT_ASSERT_FALSE(test, pmd_val(READ_ONCE(pmdp[i])) & PMD_SECT_CONT);
 	}
+}
+
+static void a_copy_has_the_largest_blocks(struct kunit *test)
+{
+	unsigned long end = (unsigned long)__va(memblock_end_of_DRAM() - 1) + 1;
+	unsigned long addr = ALIGN((unsigned long)__va(memblock_start_of_DRAM()), PUD_SIZE);
+	struct kernel_leaf leaf = { };
+	u64 desc;
+
+	for (; addr < end && leaf.size != LEAF_PUD; addr += PUD_SIZE)
+		if (!find_kernel_leaf(addr, &leaf))
+			leaf.size = LEAF_PTE;
+	if (leaf.size != LEAF_PUD)
+		kunit_skip(test, "no block of this size is whole");
+
+	desc = pud_val(READ_ONCE(*copy_range(test, leaf.start, PUD_SIZE)));
+	KUNIT_EXPECT_TRUE(test, pud_leaf(__pud(desc)));
+	KUNIT_EXPECT_TRUE(test, desc & PTE_VALID);
+	KUNIT_EXPECT_TRUE(test, desc & PTE_WRITE);
+	KUNIT_EXPECT_FALSE(test, desc & PTE_RDONLY);
+	KUNIT_EXPECT_EQ(test, __pte_to_phys(__pte(desc)), __virt_to_phys(leaf.start));
 }
 #endif
 
@@ -1340,6 +1366,7 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(a_copy_can_be_written),
 	KUNIT_CASE(a_copy_has_no_contiguous_pages),
 	KUNIT_CASE(a_copy_has_no_contiguous_blocks),
+	KUNIT_CASE(a_copy_has_the_largest_blocks),
 #endif
 #ifdef CONFIG_MEMORY_HOTPLUG
 	KUNIT_CASE_SLOW(folding_waits_for_no_hotplug),

@@ -42,7 +42,6 @@
 
 #include <kunit/static_stub.h>
 
-#include <linux/capability.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
@@ -53,7 +52,6 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
-#include <linux/task_work.h>
 #include <linux/time64.h>
 #include <linux/vmalloc.h>
 
@@ -116,24 +114,15 @@ static unsigned long pauses_failed;
 static unsigned long access_flag_splits;
 static unsigned long access_flag_failures;
 
-/*
- * The times of the last FREQUENT_PAUSES pauses. If all of them were within a second, pauses are
- * frequent. A split still gets its pause then, because its caller needs it, but folding waits.
- */
+/* While pauses are frequent a split gets its pause, as its caller needs it; folding waits. */
 #define FREQUENT_PAUSES	8
 static unsigned long pause_times[FREQUENT_PAUSES];
-static unsigned long nr_pauses;
-
-/*
- * Any program can cause pauses: each page of memfd_secret() can be in another block. A pause
- * stops everybody, so while they are frequent, an unprivileged task that had one waits for
- * its turn, when it returns to user space and holds nothing. All of these tasks together
- * get one turn in this time; but none waits longer than a second. Within one system call that
- * touches many such pages for its task nothing limits them, as it may hold locks.
- */
-#define TURN		msecs_to_jiffies(20)
-#define LONGEST_WAIT	HZ
-static unsigned long last_turn = INITIAL_JIFFIES;
+static struct turns pause_turns = {
+	.times = pause_times,
+	.frequent = FREQUENT_PAUSES,
+	.turn_ms = 20,
+	.last = INITIAL_JIFFIES,
+};
 
 /*
  * A caller cannot do without its split, and the CPUs of a virtual machine may not be running
@@ -325,7 +314,7 @@ int linear_map_run_paused(bool may_sleep)
 		pauses_failed++;
 		return ret;
 	}
-	pause_times[nr_pauses++ % FREQUENT_PAUSES] = jiffies;
+	count_for_turns(&pause_turns);
 
 	return 0;
 }
@@ -338,60 +327,7 @@ int linear_map_run_paused(bool may_sleep)
  */
 bool linear_map_pauses_are_frequent(void)
 {
-	return nr_pauses >= FREQUENT_PAUSES &&
-	       time_before(jiffies, pause_times[nr_pauses % FREQUENT_PAUSES] + HZ);
-}
-
-struct turn {
-	struct callback_head work;
-	unsigned long at;
-};
-
-/* The task is about to return to user space: sleep until it is its turn. */
-static void wait_for_turn(struct callback_head *work)
-{
-	struct turn *turn = container_of(work, struct turn, work);
-	unsigned long at = turn->at, now = jiffies;
-
-	kfree(turn);
-	if (time_after(at, now))
-		schedule_timeout_uninterruptible(at - now);
-}
-
-/* Must this task, which has had a pause, wait for its turn? Then it is @turn, in jiffies. */
-static bool take_turn(unsigned long *turn)
-{
-	unsigned long now = jiffies;
-
-	if (!linear_map_pauses_are_frequent() || has_capability_noaudit(current, CAP_SYS_ADMIN))
-		return false;
-
-	if (time_before(last_turn, now))
-		last_turn = now;
-	last_turn = min(last_turn + TURN, now + LONGEST_WAIT);
-	*turn = last_turn;
-
-	return true;
-}
-
-/* Have this task wait when it returns to user space. */
-static void wait_later(unsigned long at)
-{
-	struct turn *turn;
-
-	/* These never do; the workers of io_uring run such work all the same. */
-	if (current->flags & PF_KTHREAD ||
-	    (current->flags & (PF_USER_WORKER | PF_IO_WORKER)) == PF_USER_WORKER)
-		return;
-
-	turn = kmalloc(sizeof(*turn), GFP_KERNEL);
-	if (!turn)
-		return;
-
-	turn->at = at;
-	init_task_work(&turn->work, wait_for_turn);
-	if (task_work_add(current, &turn->work, TWA_RESUME))
-		kfree(turn);
+	return turns_are_needed(&pause_turns);
 }
 
 /* Splitting */
@@ -586,7 +522,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp)
 {
 	unsigned int tries = 1, taken;
-	unsigned long pauses, turn;
+	unsigned long pauses, flushes, turn;
 	bool must_wait = false;
 	LIST_HEAD(tables);
 	int ret;
@@ -594,12 +530,15 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	ret = prepare_aliases();
 	while (!ret) {
 		mutex_lock(&linear_map_split_lock);
-		pauses = nr_pauses;
+		pauses = pause_turns.nr;
+		flushes = flush_turns.nr;
 		ret = split_ranges(next, what, change, &tables);
 		taken = nr_planned;
 		forget_splits(&tables);
-		if (nr_pauses != pauses)
-			must_wait = take_turn(&turn);
+		if (pause_turns.nr != pauses)
+			must_wait |= take_turn(&pause_turns, &turn);
+		else if (flush_turns.nr != flushes)
+			must_wait |= take_turn(&flush_turns, &turn);
 		mutex_unlock(&linear_map_split_lock);
 
 		if (ret == -EAGAIN) {

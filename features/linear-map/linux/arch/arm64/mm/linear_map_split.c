@@ -17,10 +17,15 @@
  */
 #include <kunit/static_stub.h>
 
+#include <linux/capability.h>
 #include <linux/init.h>
+#include <linux/jiffies.h>
 #include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/task_work.h>
 #include <linux/vmstat.h>
 
 #include <asm/bbml2.h>
@@ -317,11 +322,119 @@ void free_split_tables(struct list_head *tables)
  *
  * Context: process context; linear_map_split_lock is held since the first of the splits.
  */
-void flush_splits(void)
+noinline void flush_splits(void)
 {
 	KUNIT_STATIC_STUB_REDIRECT(flush_splits);
 
 	flush_tlb_all();
+}
+
+/*
+ * Any program can have leaves split: each page of memfd_secret() can be in another one. Each time
+ * all TLBs lose everything, or all other CPUs are paused. So while that is frequent, an
+ * unprivileged task that had it done waits for its turn, when it returns to user space and holds
+ * nothing. All of these tasks together get one turn at a time; but none waits longer than a
+ * second. Within one system call that touches many such pages for its task nothing limits them,
+ * as it may hold locks.
+ */
+#define LONGEST_WAIT		HZ
+
+/* What TLBs lose costs every CPU some microseconds: of these there may be more than pauses. */
+#define FREQUENT_FLUSHES	256
+static unsigned long flush_times[FREQUENT_FLUSHES];
+struct turns flush_turns = {
+	.times = flush_times,
+	.frequent = FREQUENT_FLUSHES,
+	.turn_ms = 4,
+	.last = INITIAL_JIFFIES,
+};
+
+struct waiting {
+	struct callback_head work;
+	unsigned long at;
+};
+
+/**
+ * count_for_turns() - it was done once more
+ * @turns: which
+ *
+ * Context: linear_map_split_lock is held.
+ */
+void count_for_turns(struct turns *turns)
+{
+	turns->times[turns->nr++ % turns->frequent] = jiffies;
+}
+
+/**
+ * turns_are_needed() - was it done too often, a moment ago?
+ * @turns: which
+ *
+ * Context: linear_map_split_lock is held.
+ * Return: true if so.
+ */
+bool turns_are_needed(const struct turns *turns)
+{
+	return turns->nr >= turns->frequent &&
+	       time_before(jiffies, turns->times[turns->nr % turns->frequent] + HZ);
+}
+
+/**
+ * take_turn() - must this task, which had it done, wait for its turn?
+ * @turns: which
+ * @at: set to when the turn begins, in jiffies
+ *
+ * Context: linear_map_split_lock is held.
+ * Return: true if so; then wait_later() is to be called without the lock.
+ */
+bool take_turn(struct turns *turns, unsigned long *at)
+{
+	unsigned long now = jiffies;
+
+	if (!turns_are_needed(turns) || has_capability_noaudit(current, CAP_SYS_ADMIN))
+		return false;
+
+	if (time_before(turns->last, now))
+		turns->last = now;
+	turns->last = min(turns->last + msecs_to_jiffies(turns->turn_ms), now + LONGEST_WAIT);
+	*at = turns->last;
+
+	return true;
+}
+
+/* The task is about to return to user space: sleep until it is its turn. */
+static void wait_for_turn(struct callback_head *work)
+{
+	struct waiting *waiting = container_of(work, struct waiting, work);
+	unsigned long at = waiting->at, now = jiffies;
+
+	kfree(waiting);
+	if (time_after(at, now))
+		schedule_timeout_uninterruptible(at - now);
+}
+
+/**
+ * wait_later() - have this task wait when it returns to user space
+ * @at: until when, in jiffies
+ *
+ * Context: process context, may sleep. Without memory the task does not wait.
+ */
+void wait_later(unsigned long at)
+{
+	struct waiting *waiting;
+
+	/* These never do; the workers of io_uring run such work all the same. */
+	if (current->flags & PF_KTHREAD ||
+	    (current->flags & (PF_USER_WORKER | PF_IO_WORKER)) == PF_USER_WORKER)
+		return;
+
+	waiting = kmalloc(sizeof(*waiting), GFP_KERNEL);
+	if (!waiting)
+		return;
+
+	waiting->at = at;
+	init_task_work(&waiting->work, wait_for_turn);
+	if (task_work_add(current, &waiting->work, TWA_RESUME))
+		kfree(waiting);
 }
 
 /* What splits live have to do with: tables for them, and what they have done with them. */
@@ -410,7 +523,8 @@ int split_all_ends_live(next_range_fn *next, const void *what,
 	struct live_splits splits = { .tables = LIST_HEAD_INIT(splits.tables) };
 	struct address_range range;
 	unsigned int position = 0;
-	bool more = next(what, &position, &range);
+	bool more = next(what, &position, &range), must_wait = false;
+	unsigned long turn;
 	int ret = 0;
 
 	while (more && !ret) {
@@ -422,8 +536,11 @@ int split_all_ends_live(next_range_fn *next, const void *what,
 			if (!ret)
 				more = next(what, &position, &range);
 		}
-		if (splits.unflushed)
+		if (splits.unflushed) {
 			flush_splits();
+			count_for_turns(&flush_turns);
+			must_wait |= take_turn(&flush_turns, &turn);
+		}
 		splits.unflushed = false;
 		mutex_unlock(&linear_map_split_lock);
 
@@ -432,6 +549,9 @@ int split_all_ends_live(next_range_fn *next, const void *what,
 						 gfp);
 	}
 	free_split_tables(&splits.tables);
+
+	if (must_wait)
+		wait_later(turn);
 
 	return ret;
 }
