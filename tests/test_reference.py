@@ -171,7 +171,9 @@ def test_symbols_and_their_defaults():
     for _, _, match in found(r"^config (\w+)\n((?:[\t].*\n|\n)*)"):
         default = re.search(r"^\tdefault (\w+)", match[2], re.MULTILINE)
         asked = re.search(r'^\t(?:bool|tristate) "', match[2], re.MULTILINE)
-        declared[match[1]] = default[1] if default else "n" if asked else "selected"
+        followed = re.search(r"^\tdef_bool (?!y)", match[2], re.MULTILINE)
+        otherwise = "n" if asked else "follows others" if followed else "selected"
+        declared[match[1]] = default[1] if default else otherwise
     assert len(declared) > 10
     assert {name: cells[0] for name, cells in rows("Kconfig", 3).items()} == declared
 

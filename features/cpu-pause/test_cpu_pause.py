@@ -188,7 +188,7 @@ def test_statistics_and_limit(machine):
     assert place.warnings() == ""
 
 
-def test_nothing_that_runs_in_a_pause_can_be_traced(machine):
+def test_nothing_that_runs_in_a_pause_can_be_traced_or_probed(machine):
     """What is called with the CPUs paused, of what is a function of its own.
 
     exchange_once() runs in no pause, but may use as little memory as what does.
@@ -206,6 +206,10 @@ def test_nothing_that_runs_in_a_pause_can_be_traced(machine):
     symbols = place.check(f"grep -E ' [tT] ({'|'.join(untraced)})$' /proc/kallsyms").split()
     assert untraced.difference(symbols) == set()
     assert untraced.intersection(functions) == set()
+    # Nor probed: who probes by address does not ask which functions can be traced.
+    blacklist = "cat /sys/kernel/debug/kprobes/blacklist"
+    unprobed = {line.split()[1] for line in place.check(blacklist).splitlines()}
+    assert untraced.difference(unprobed) == set()
     # The driver of GICv2, which has no NMI, has one of this name, too.
     assert functions.count("gic_ipi_send_mask") == 1
     # Inlined by the driver; if they were not, they would have to be here.
@@ -256,6 +260,7 @@ def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
 DEATHS = {
     "panic": "dies while all other CPUs are paused",
     "fault": "Unable to handle kernel",
+    "stack": "Insufficient stack space to handle exception!",
     "warning": "warns while all other CPUs are paused",
     # On the way to the panic, when the others run again, a warning is not fatal once more.
     "fault_warning": "warns of a death in a pause",
@@ -342,8 +347,9 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
         ("panic", NMI),
         ("fault", ""),
         ("fault_warning", ""),
+        ("stack", ""),
+        ("warning", ""),
         pytest.param("panic", "", marks=pytest.mark.full),
-        pytest.param("warning", "", marks=pytest.mark.full),
     ],
     ids=lambda value: value if value in DEATHS else ("nmi" if value else "irq"),
 )

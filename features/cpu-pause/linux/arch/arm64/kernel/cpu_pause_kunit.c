@@ -96,6 +96,7 @@ struct watch {
 	unsigned int calls;
 	unsigned int more;
 	unsigned long moved;
+	unsigned long unmasked;
 	unsigned int cpu_changes;
 	unsigned long spin;
 };
@@ -112,7 +113,7 @@ static unsigned long others_progress(void)
 	return sum;
 }
 
-/* Nobody may count meanwhile. */
+/* Nobody may count meanwhile, and nothing interrupts this CPU. */
 static bool watch_others(void *arg)
 {
 	struct watch *watch = arg;
@@ -122,6 +123,7 @@ static bool watch_others(void *arg)
 	for (i = 0; i < watch->spin; i++)
 		cpu_relax();
 	watch->moved += others_progress() - before;
+	watch->unmasked |= ~read_sysreg(daif) & DAIF_MASK;
 	watch->calls++;
 
 	return watch->calls <= watch->more;
@@ -161,6 +163,7 @@ static void nobody_else_runs_in_a_pause(struct kunit *test)
 
 	KUNIT_EXPECT_EQ(test, paused, rounds);
 	KUNIT_EXPECT_EQ(test, watch.moved, 0UL);
+	KUNIT_EXPECT_EQ(test, watch.unmasked, 0UL);
 	KUNIT_EXPECT_EQ(test, watch.calls, rounds);
 	KUNIT_EXPECT_EQ(test, stats.pauses, (u64)paused);
 	KUNIT_EXPECT_GT(test, stats.total_ns, 0ULL);

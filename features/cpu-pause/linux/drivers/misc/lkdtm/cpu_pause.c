@@ -33,6 +33,14 @@ static bool warn_paused(void *arg)
 	return false;
 }
 
+/* Nobody but whoever reads this knows that it goes on until the stack ends. */
+static noinline bool exhaust_stack_paused(void *arg)
+{
+	char room[512] = { };
+
+	return READ_ONCE(room[0]) || exhaust_stack_paused(arg) || READ_ONCE(room[1]);
+}
+
 /* As what saves a dump may, if it finds that a CPU does not stop. */
 static int warn_of_death(struct notifier_block *nb, unsigned long action, void *data)
 {
@@ -61,6 +69,14 @@ static void lkdtm_CPU_PAUSE_PANIC(void)
 static void lkdtm_CPU_PAUSE_FAULT(void)
 {
 	die_paused(fault_paused);
+}
+
+static void lkdtm_CPU_PAUSE_STACK(void)
+{
+	if (IS_ENABLED(CONFIG_VMAP_STACK))
+		die_paused(exhaust_stack_paused);
+	else
+		pr_err("XFAIL: nothing guards the end of stacks (CONFIG_VMAP_STACK)\n");
 }
 
 static void lkdtm_CPU_PAUSE_WARNING(void)
@@ -97,6 +113,7 @@ static void lkdtm_CPU_PAUSE_LOSE_CPU(void)
 static struct crashtype crashtypes[] = {
 	CRASHTYPE(CPU_PAUSE_PANIC),
 	CRASHTYPE(CPU_PAUSE_FAULT),
+	CRASHTYPE(CPU_PAUSE_STACK),
 	CRASHTYPE(CPU_PAUSE_WARNING),
 	CRASHTYPE(CPU_PAUSE_FAULT_WARNING),
 	CRASHTYPE(CPU_PAUSE_LOSE_CPU),
