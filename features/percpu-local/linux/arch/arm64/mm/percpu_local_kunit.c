@@ -7,6 +7,8 @@
 
 #include <linux/cpu.h>
 #include <linux/cpumask.h>
+#include <linux/io.h>
+#include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
 #include <linux/pgtable.h>
@@ -49,8 +51,8 @@ static unsigned int differences(const void *a, const void *b, size_t size)
 }
 
 /*
- * The last-level entry for @addr below @pgdir, or NULL if there is no table for
- * it.
+ * The entry for @addr below @pgdir that leads no further: a block's, or that of
+ * the last level; NULL if there is no table of those.
  */
 static pte_t *entry_at(pgd_t *pgdir, unsigned long addr)
 {
@@ -67,9 +69,13 @@ static pte_t *entry_at(pgd_t *pgdir, unsigned long addr)
 	pudp = pud_offset(p4dp, addr);
 	if (pud_none(READ_ONCE(*pudp)))
 		return NULL;
+	if (pud_leaf(READ_ONCE(*pudp)))
+		return (pte_t *)pudp;
 	pmdp = pmd_offset(pudp, addr);
 	if (pmd_none(READ_ONCE(*pmdp)))
 		return NULL;
+	if (pmd_leaf(READ_ONCE(*pmdp)))
+		return (pte_t *)pmdp;
 
 	return pte_offset_kernel(pmdp, addr);
 }
@@ -499,6 +505,41 @@ static void new_top_level_entries_reach_all(struct kunit *test)
 }
 
 /*
+ * ioremap() maps in blocks, unless CONFIG_PTDUMP_DEBUGFS rules them out. With the
+ * fewest address bits the largest are entries of the top level, which each CPU
+ * has a copy of, where a table may have been before.
+ */
+static void what_ioremap_maps_reaches_all(struct kunit *test)
+{
+	bool pmds = arch_vmap_pmd_supported(PAGE_KERNEL);
+	bool puds = arch_vmap_pud_supported(PAGE_KERNEL) &&
+		    __is_defined(__PAGETABLE_PUD_FOLDED);
+	unsigned long size = puds ? PUD_SIZE : PMD_SIZE;
+	/* Where no memory is. It does not matter what is: nobody touches it. */
+	phys_addr_t phys = ALIGN(memblock_end_of_DRAM(), size);
+	void __iomem *mapped = ioremap(phys, size);
+	unsigned long addr = (__force unsigned long)mapped;
+	unsigned int cpu;
+	u64 leaf;
+
+	KUNIT_ASSERT_NE(test, addr, 0);
+	leaf = leaf_at(swapper_pg_dir, addr);
+	KUNIT_EXPECT_EQ(test, leaf & PTE_TYPE_MASK,
+			pmds ? PMD_TYPE_SECT : PTE_TYPE_PAGE);
+	KUNIT_EXPECT_EQ(test, __pte_to_phys(__pte(leaf)), phys);
+	for_each_possible_cpu(cpu)
+		KUNIT_EXPECT_EQ(test, leaf,
+				leaf_at(percpu_local_table_of(cpu)->pgd, addr));
+	tables_differ_in_the_path_only(test);
+
+	iounmap(mapped);
+	for_each_possible_cpu(cpu)
+		KUNIT_EXPECT_EQ(test, 0,
+				leaf_at(percpu_local_table_of(cpu)->pgd, addr));
+	tables_differ_in_the_path_only(test);
+}
+
+/*
  * What adds memory to the linear map sets entries of the common second level
  * through the fixmap, and says so afterwards. Only memory at very high
  * addresses needs a new one there.
@@ -651,6 +692,7 @@ static struct kunit_case percpu_local_cases[] = {
 	KUNIT_CASE(addresses_lead_to_pages),
 	KUNIT_CASE(the_room_is_that_of_the_worst_case),
 	KUNIT_CASE(new_top_level_entries_reach_all),
+	KUNIT_CASE(what_ioremap_maps_reaches_all),
 	KUNIT_CASE(new_second_level_entries_are_copied),
 #ifdef __PERCPU_LOCAL_OPS
 	KUNIT_CASE(local_addresses_of_null_are_not_user_space),
