@@ -44,7 +44,7 @@ from pagewright.results.subtests import report, skip
 Factory = Callable[..., Machine]
 Boot = Callable[[ExitStack, str, dict[str, Any]], Machine]
 Report = Callable[[str], bool]
-GuestProgram = Callable[..., None]
+GuestProgram = Callable[..., set[str]]
 
 SPACE = workspace.find()
 SPACE.make_importable()
@@ -522,6 +522,8 @@ def report_ktap(subtests: pytest.Subtests) -> Report:
 def guest_program(report_ktap: Report) -> GuestProgram:
     """Run a guest program, each of its tests a result of its own; no complaint may follow.
 
+    Returns the names of the tests that were skipped.
+
     Called with the machine, the command, a function that returns unexpected complaints of
     the kernel, and seconds of time.
     """
@@ -531,7 +533,7 @@ def guest_program(report_ktap: Report) -> GuestProgram:
         command: str,
         complaints: Callable[[Machine], str] = Machine.warnings,
         timeout: float = 600,
-    ) -> None:
+    ) -> set[str]:
         result = place.run(command, timeout)
         some_ran = report_ktap(result.output)
         said = complaints(place)
@@ -540,19 +542,21 @@ def guest_program(report_ktap: Report) -> GuestProgram:
         assert said == ""
         if not some_ran:
             skip()
+        return ktap.skipped(result.output)
 
     return run
 
 
 @pytest.fixture
-def kunit_suites(report_ktap: Report) -> Callable[..., None]:
+def kunit_suites(report_ktap: Report) -> Callable[..., set[str]]:
     """Report the results of KUnit suites that ran while a machine booted.
 
     If all cases of all suites were skipped, so is the test. It fails if that is so of one of the
     suites that must run, or if a case that must run was skipped.
+    Returns the names of the cases that were.
     """
 
-    def run(place: Machine, suites: Sequence[str], must_run: Collection[str] = ()) -> None:
+    def run(place: Machine, suites: Sequence[str], must_run: Collection[str] = ()) -> set[str]:
         results = place.read(*(f"/sys/kernel/debug/kunit/{s}/results" for s in suites))
         ran = {suite for suite, text in zip(suites, results, strict=True) if report_ktap(text)}
         for text in results:
@@ -561,5 +565,6 @@ def kunit_suites(report_ktap: Report) -> Callable[..., None]:
         if ran.isdisjoint(suites):
             assert place.warnings() == ""
             skip()
+        return ktap.skipped("\n".join(results))
 
     return run

@@ -16,7 +16,7 @@ SPACE = workspace.find()
 SHOWN = {
     "boot patched-4k --single-threaded": r"(?m)^faults=16384$",
     "boot base-4k --single-threaded": r"(?m)^faults=32768$",
-    "map patched-4k": r"2M",
+    "map patched-4k": r"\b32M\b",
     "map base-4k": r"4k\W+1,0\d\d,\d\d\d",
     "hugepages=64 --run 'grep . /sys/kernel/mm/hugetlb_vmemmap/*'": (
         r"(?s)/bytes_saved:1572864\n.*/mode:seamless\n.*/reason:BBM level 2 without aborts\n"

@@ -55,6 +55,12 @@ ok 2 global.write # SKIP needs root
 """
 
 
+def test_what_was_skipped_is_known_by_name():
+    assert ktap.skipped(SUITE) == {"contiguous"}
+    assert ktap.skipped(HARNESS) == {"global.write"}
+    assert ktap.skipped(PARAMETERS) == set()
+
+
 @pytest.fixture(scope="module")
 def parse():
     """The parser of the kernel we build, with its tree filled in."""

@@ -2249,12 +2249,9 @@ CPUS = [
 ]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("cpu", CPUS)
-@pytest.mark.parametrize("suite", ["linear_map", "hugetlb_vmemmap", "percpu*", "cpu_pause"])
-@pytest.mark.parametrize(("build", "memory", "pools"), PAGE_SIZES)
-def test_suites_of_the_features(machine, build, memory, pools, suite, cpu):
-    words = f"kunit.enable=1 kunit.filter_glob={suite} hugetlb_free_vmemmap=on"
+def works_by_the_rules(machine, build, memory, pools, suites, cpu):
+    """Run suites, change pools of hugepages, and load modules; no rule is broken."""
+    words = f"kunit.enable=1 kunit.filter_glob={suites} hugetlb_free_vmemmap=on"
     options = {**cpu, "append": f"{words} {cpu.get('append', '')}".strip()}
     guest = machine(build, smp=2, memory=memory, strict=True, **options)
     results = guest.check("cat /sys/kernel/debug/kunit/*/results")
@@ -2267,6 +2264,19 @@ def test_suites_of_the_features(machine, build, memory, pools, suite, cpu):
     assert int(guest.check(ENTRIES_CHANGED)) > changed
     guest.check(PAGE_TABLES_AT_WORK, timeout=900)
     assert guest.violations() == []
+
+
+def test_suites_that_change_live_entries(machine):
+    """Those of the linear map and of HVO, where both are changed live."""
+    works_by_the_rules(machine, "patched-4k", "2G", "40 90 140", "[lh]*", {})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("suite", ["linear_map", "hugetlb_vmemmap", "percpu*", "cpu_pause"])
+@pytest.mark.parametrize(("build", "memory", "pools"), PAGE_SIZES)
+def test_suites_of_the_features(machine, build, memory, pools, suite, cpu):
+    works_by_the_rules(machine, build, memory, pools, suite, cpu)
 
 
 @pytest.mark.full

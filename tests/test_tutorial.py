@@ -16,7 +16,7 @@ SPACE = workspace.find()
 # What each step is known by, and what it must print; a fragment of a regular expression.
 STEPS = {
     "A": r"linear-map: \d+ MiB of .* back",
-    "B": r"2M",
+    "B": r"\b32M\b",
     "C": r"out/report/index\.html",
     "1": r"arm64_handle_mm_fault",
     "2": r"",

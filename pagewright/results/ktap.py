@@ -52,6 +52,11 @@ def from_module(log: str, module: str) -> str:
     return "\n".join(said)
 
 
+def skipped(text: str) -> set[str]:
+    """Return the names of the tests that a text in KTAP or TAP has as skipped."""
+    return {name for name, _ in _SKIP.findall(text)}
+
+
 def parse(text: str, tree: Path) -> list[Case]:
     """Parse KTAP or TAP text.
 
