@@ -153,8 +153,9 @@ def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
         pauses,
         18 * given_up + 2 * again + 17 * (given_up_later - given_up) + others,
     )
-    # A stall is a complaint, too.
-    assert others or place.warnings(klog.without_dying_cpus) == ""
+    # A stall is a complaint, too, also one that is over before a backtrace is asked for.
+    stalled = others or "detected stalls on CPUs/tasks" in place.console()
+    assert stalled or place.warnings(klog.without_dying_cpus) == ""
 
 
 def test_statistics_and_limit(machine):
