@@ -280,18 +280,15 @@ def configure(
             run([*command, f"KCONFIG_ALLCONFIG={wanted}"], env=environment(space))
         got = parse_config(config.read_text())
         # Of several fragments that name a symbol the last one counts.
-        last = {symbol: file for file in fragments for symbol in parse_config(file.read_text())}
+        wishes = {
+            symbol: (file, value)
+            for file in fragments
+            for symbol, value in parse_config(file.read_text()).items()
+        }
         lines = [
             f"  {os.path.relpath(file, space.root)}: {line}"
-            for file in fragments
-            for line in unmet(
-                {
-                    symbol: value
-                    for symbol, value in parse_config(file.read_text()).items()
-                    if last[symbol] == file
-                },
-                got,
-            )
+            for symbol, (file, value) in wishes.items()
+            for line in unmet({symbol: value}, got)
         ]
         if lines:
             config.unlink()
