@@ -15,6 +15,7 @@ from page_sizes import HUGEPAGES, PAGES_4K, PAGES_16K, PAGES_64K, Pages, Size, p
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
 from pagewright.host.workspace import Workspace
+from pagewright.kernel.modules import FOLDER
 from pagewright.kernel.recipes import DEFAULT_BUILD, recipe
 from pagewright.machine import klog
 from pagewright.machine.free_memory import free_memory
@@ -892,7 +893,7 @@ def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patien
     )
     cpu, surplus = "/sys/devices/system/cpu/cpu2/online", f"{large.pool}/surplus_hugepages"
     number, gone = pages.at_most(20, 3), "CPU2 may run the kernel, though CPU hotplug has given it"
-    place.check("insmod /usr/lib/tests/external/undead_cpu.ko")
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko")
     assert resize(place, large, number) == number
     place.check(f"echo 0 >{cpu}")
     assert gone in place.console()
