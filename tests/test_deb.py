@@ -341,6 +341,64 @@ def test_a_kernel_that_may_be_in_a_menu_stays_if_a_hook_fails(server):
     assert server.image.exists()
 
 
+def test_a_hook_that_fails_brings_the_old_kernel_back(server):
+    """With Secure Boot the default entry would name one that firmware refuses."""
+    sign = f"echo signed >>{server.image}"
+    server.unpack("one ")
+    server.hooks(sign, f"touch {server.initramfs}")
+    assert server.run("postinst", "configure", "").returncode == 0
+    before = server.boot()
+    (server.modules / "vmlinuz").write_text("two ")
+    # The hook that signs fails, and then one that runs before an initramfs is made.
+    for hooks in (["exit 1"], [sign, "exit 1"], ["exit 1"]):
+        server.hooks(*hooks)
+        result = server.run("postinst", "configure", RELEASE.version)
+        assert result.returncode == 1
+        assert "The boot menu is as it was" in result.stderr
+        assert server.image.read_text() == "one signed\n"
+        assert server.boot() == before
+    # Until the hooks are done the old kernel is there, under a name that GRUB does not take.
+    server.hooks(f"ls -A {server.image.parent} >{server.root}/seen", sign)
+    assert server.run("postinst", "configure", RELEASE.version).returncode == 0
+    assert f".{server.image.name}.old" in (server.root / "seen").read_text().split()
+    assert server.image.read_text() == "two signed\n"
+    assert server.boot() == before
+
+
+def test_an_old_kernel_does_not_come_back_to_a_new_initramfs(server):
+    """Its modules are of the other build."""
+    sign = f"echo signed >>{server.image}"
+    server.unpack("one ")
+    server.hooks(sign, f"touch {server.initramfs}")
+    assert server.run("postinst", "configure", "").returncode == 0
+    (server.modules / "vmlinuz").write_text("two ")
+    server.hooks(sign, "sleep 0.1", f"touch {server.initramfs}", "exit 1")
+    result = server.run("postinst", "configure", RELEASE.version)
+    assert result.returncode == 1
+    assert "The boot menu is as it was" not in result.stderr
+    assert "the boot menu may name it" in result.stderr
+    assert server.image.read_text() == "two signed\n"
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+@pytest.mark.parametrize("with_initramfs", [False, True])
+def test_after_a_power_failure_what_comes_back_is_a_signed_kernel(server, with_initramfs):
+    """The old one, or if an initramfs was made for the new one, that."""
+    sign = f"echo signed >>{server.image}"
+    made = ["sleep 0.1", f"touch {server.initramfs}"]
+    server.unpack("one ")
+    server.hooks(sign, *made)
+    assert server.run("postinst", "configure", "").returncode == 0
+    (server.modules / "vmlinuz").write_text("two ")
+    # The shell that runs the script ends at once.
+    server.hooks(*([sign, *made] if with_initramfs else []), "kill -9 $PPID")
+    assert server.run("postinst", "configure", RELEASE.version).returncode != 0
+    server.hooks("exit 1")
+    assert server.run("postinst", "configure", RELEASE.version).returncode == 1
+    assert server.image.read_text() == ("two signed\n" if with_initramfs else "one signed\n")
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
 def test_another_build_of_the_same_name_replaces_the_kernel(server):
     server.unpack("one")
     assert server.run("postinst", "configure", "").returncode == 0
@@ -387,6 +445,8 @@ def test_removal_leaves_nothing(server):
     lists = "alias alias.bin builtin.alias.bin builtin.bin dep dep.bin devname softdep symbols"
     for name in (*lists.split(), "symbols.bin", "weakdep"):
         (server.modules / f"modules.{name}").touch()
+    # Of an upgrade that lost power.
+    (server.image.parent / f".{server.image.name}.old").touch()
     assert server.run("prerm", "remove").returncode == 0
     (server.modules / "vmlinuz").unlink()
     assert server.run("postrm", "remove").returncode == 0
