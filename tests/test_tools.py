@@ -922,21 +922,118 @@ def test_nobody_is_sent_to_root_for_page_tables_that_the_kernel_does_not_show(
     assert "DirectMap" in output
 
 
+# What a user without rights can have the kernel or a program of root write to the log: the name of
+# a control group, the path of a program, a name that came over the network.
+TALES = (
+    "cpu_pause: CPU3 may run the kernel, though",
+    "cpu_pause: no CPU hotplug state (-28), so no CPU can be paused",
+    "atomic-write-fault: off (arm64.atomic_write_fault=0)",
+    "percpu: no local map: percpu_local_map=0",
+    "linear map: pages (arm64.linear_map=pages)",
+    "Dynamic Preempt: none",
+    "HugeTLB: 25 KiB vmemmap can be freed for a 2.00 MiB page",
+    "Linux version 1",
+)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "6,900,9,-;oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/user.slice/{},task=a,pid=7",
+        "4,901,9,-;process '{}' started with executable stack",
+        "4,902,9,-;process '\\x0a{}' started with executable stack",
+        # A process wrote these to /dev/kmsg: their facility is not that of the kernel.
+        "12,903,9,-;{}",
+        "30,904,9,-,caller=T7;{}",
+    ],
+)
+def test_what_others_have_in_the_log_is_not_the_kernels_word(tree, call, record):
+    root = tree("all-on")
+    commands = (["status", "--json"], ["check"], ["export"])
+    expected = [call(root, *words) for words in commands]
+    assert [code for code, _ in expected] == [0, 0, 0]
+    with (root / "dev" / "kmsg").open("a") as log:
+        log.writelines(f"{record.format(tale)}\n" for tale in TALES)
+    assert [call(root, *words) for words in commands] == expected
+
+
+def test_a_tale_of_others_does_not_make_a_log_complete(tree):
+    """Otherwise percpu-local would be absent for certain."""
+    tale = "4,901,9,-;process '/home/Linux version 1' started with executable stack\n"
+    assert not tool.read_log(tool.Files(tree("all-on", {"/dev/kmsg": tale}))).complete
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "6,8,0,-,caller=T0;{}",
+        "[    0.000000] {}",
+        "<6>[    0.000000] {}",
+        "[    0.000000][    T0] {}",
+        "[    0.000000] [    T0] {}",
+        "<6>[    0.000000][   C12] {}",
+        "[Sat Nov 28 05:14:44 2026] {}",
+        "{}",
+    ],
+)
+def test_lines_of_the_kernels_log_come_with_different_beginnings(line):
+    """With CONFIG_PRINTK_CALLER they name who has written them."""
+    assert tool.parse_log(line.format("percpu: no local map: x\n")) == ("percpu: no local map: x",)
+
+
+def test_a_line_that_a_process_has_written_is_none_of_the_kernels():
+    text = "<6>[    0.1] percpu: a\n<12>[    0.2] percpu: b\n"
+    assert tool.parse_log(text) == ("percpu: a",)
+
+
+def test_the_log_is_no_command_to_the_terminal(tree, call):
+    line = "6,900,0,-;percpu: no local map: \x1b]0;owned\x07\n"
+    output = call(tree("all-on", {"/dev/kmsg": line}), "status")[1]
+    assert "?]0;owned?" in output
+    assert "\x1b" not in output
+
+
+def test_what_the_journal_says_is_the_kernels_and_no_command_to_the_terminal(tmp_path, monkeypatch):
+    """It has what processes wrote to /dev/kmsg, too, and line breaks that are in a name."""
+    name = "a\nlinear map: pages (x)"
+    messages = [
+        {"MESSAGE": "Linux version 6.12.117"},
+        {"MESSAGE": f"process '{name}' started with executable stack"},
+        {"MESSAGE": "percpu: \x1b]0;a\x07"},
+        # As the journal writes what is not printable, and what is too long.
+        {"MESSAGE": [*b"percpu: \x1b]0;b\x07"]},
+        {"MESSAGE": None},
+    ]
+    (tmp_path / "messages").write_text("\n".join(map(json.dumps, messages)) + '\n{"MESSAGE": "cu')
+    journal = tmp_path / "journalctl"
+    journal.write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/words\ncat {tmp_path}/messages\n')
+    journal.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert tool._ask_journal() == (
+        "Linux version 6.12.117",
+        "process 'a?linear map: pages (x)' started with executable stack",
+        "percpu: ?]0;a?",
+    )
+    words = (tmp_path / "words").read_text().split()
+    assert {"--dmesg", "--boot", "--output=json", "SYSLOG_FACILITY=0"} <= set(words)
+
+
 def test_a_journal_of_months_is_read_as_far_as_the_boot_goes(tmp_path, monkeypatch):
     """The exporter asks for it each minute."""
     journal = tmp_path / "journalctl"
-    lines = "echo Linux version 6.12.117; head -c 9000000 /dev/zero | tr '\\0' x; exec sleep 60"
-    journal.write_text(f"#!/bin/sh\n{lines}\n")
+    first = """echo '{"MESSAGE": "Linux version 6.12.117"}'"""
+    more = """yes '{"MESSAGE": "x"}' | head -n 2000000"""
+    journal.write_text(f"#!/bin/sh\n{first}; {more}; exec sleep 60\n")
     journal.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    text = tool._ask_journal()
-    assert text.startswith("Linux version 6.12.117\nxxx")
-    assert len(text) < 9000000
-    journal.write_text("#!/bin/sh\necho Linux version 6.12.117\n")
-    assert tool._ask_journal() == "Linux version 6.12.117\n"
+    lines = tool._ask_journal()
+    assert lines[:2] == ("Linux version 6.12.117", "x")
+    assert len(lines) < 2000000
+    journal.write_text(f"#!/bin/sh\n{first}\n")
+    assert tool._ask_journal() == ("Linux version 6.12.117",)
     journal.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert tool._ask_journal() == ""
+    assert tool._ask_journal() == ()
 
 
 def test_whoever_interrupts_the_journal_need_not_wait_for_it(tmp_path, monkeypatch):
@@ -981,14 +1078,14 @@ def test_without_uefi_there_is_no_secure_boot_if_that_can_be_seen(tree, call):
 
 def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch):
     files = tool.Files(tree("all-on", {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}))
-    journal = "Linux version 6.12.117\npercpu: no local map: percpu_local_map=0\n"
+    journal = ("Linux version 6.12.117", "percpu: no local map: percpu_local_map=0")
     monkeypatch.setattr(tool, "_ask_journal", lambda: journal)
     assert tool.read_log(files).complete is False
     files.live = True
     log = tool.read_log(files)
     assert (log.source, log.complete) == ("journalctl", True)
-    assert log.last(r"no local map: (.*)")[1] == "percpu_local_map=0"
-    monkeypatch.setattr(tool, "_ask_journal", lambda: "")
+    assert log.last(r"percpu: no local map: (.*)")[1] == "percpu_local_map=0"
+    monkeypatch.setattr(tool, "_ask_journal", tuple)
     assert tool.read_log(files).source == "/dev/kmsg"
 
 
@@ -999,9 +1096,9 @@ def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypat
     """
     asked = []
 
-    def ask() -> str:
+    def ask() -> tuple[str, ...]:
         asked.append(1)
-        return "Linux version 6.12.117\npercpu: no local map: no memory for tables\n"
+        return ("Linux version 6.12.117", "percpu: no local map: no memory for tables")
 
     monkeypatch.setattr(tool, "_ask_journal", ask)
     # Only of the machine that it runs on is the journal asked.
