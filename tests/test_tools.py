@@ -1089,6 +1089,19 @@ def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch
     assert tool.read_log(files).source == "/dev/kmsg"
 
 
+def test_the_newest_lines_are_those_of_the_ring(tree, monkeypatch):
+    """The journal is read from its start, and only so far."""
+    lost = f"3,9001,9,-;cpu_pause: {LOST.format(1)}\n"
+    files = tool.Files(tree("cortex-a76", {"/dev/kmsg": lost}))
+    files.live = True
+    journal = ("Linux version 6.12.117", f"cpu_pause: {FOUND.format(1)}")
+    monkeypatch.setattr(tool, "_ask_journal", lambda: journal)
+    log = tool.read_log(files)
+    assert (log.source, log.complete) == ("journalctl", True)
+    assert log.lines == (*journal, f"cpu_pause: {LOST.format(1)}")
+    assert tool._lost_cpus(replace(tool.read_machine(files), log=log)) == (1,)
+
+
 def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypatch, capsys):
     """It runs each minute, and the log of a machine that has been up for long has lost its start.
 
