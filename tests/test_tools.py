@@ -258,6 +258,32 @@ def test_a_kernel_that_cannot_notice_hotplug_pauses_no_cpu(tree, status):
     assert found["why"] == "The kernel says: no CPU hotplug state (-28), so no CPU can be paused."
 
 
+@pytest.mark.parametrize(("line", "lost"), [(LOST.format(1), 1), (NO_STATE, 0)])
+def test_where_no_cpu_can_be_paused_programs_are_told(tree, status, call, line, lost):
+    """Nobody who watches exit statuses or metrics would hear of it otherwise."""
+    root = says_of_pauses(tree("cortex-a76"), line)
+    value = status(root)
+    assert value["exit_status"] == 3
+    found = by_name(value)["cpu-pause"]
+    assert (found["state"], found["certain"]) == ("off", True)
+    code, output = call(root, "check")
+    assert code == 1
+    assert "wrong    all CPUs could be paused: none can be" in output
+    found = samples(call(root, "export")[1])
+    assert found['pagewright_feature_on{feature="cpu-pause",mode=""}'] == 0
+    assert found["pagewright_cpus_lost"] == lost
+
+
+def test_who_cannot_read_the_log_is_not_told_that_no_cpu_is_lost(tree, status, call):
+    root = tree("cortex-a76")
+    assert samples(call(root, "export")[1])["pagewright_cpus_lost"] == 0
+    assert by_name(status(root))["cpu-pause"]["certain"]
+    found = by_name(status(without_log(root)))["cpu-pause"]
+    assert (found["state"], found["certain"]) == ("on", False)
+    assert "pagewright_cpus_lost NaN\n" in call(root, "export")[1]
+    assert "cpus_lost" not in call(tree("unpatched"), "export")[1]
+
+
 def test_the_kernel_says_so_in_these_words():
     code = (SPACE.root / "features/cpu-pause/linux/arch/arm64/kernel/cpu_pause.c").read_text()
     for line in (LOST.format("%u"), NO_STATE.replace("-28", "%d"), FOUND.format("%u")):
