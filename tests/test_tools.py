@@ -840,6 +840,43 @@ def test_cpus_that_had_not_started_have_blocks_split_in_pauses(tree, status, cal
 
 
 @pytest.mark.parametrize(
+    ("given", "because"),
+    [
+        ("arm64.nobbml2", "because the kernel was booted with arm64.nobbml2."),
+        ("", "because this kernel was built without CONFIG_ARM64_LINEAR_MAP_BLOCKS, which splits"),
+    ],
+    ids=["nobbml2", "without-linear-map"],
+)
+def test_struct_pages_are_split_in_pauses_for_the_reason_that_there_is(
+    tree, status, call, given, because
+):
+    """The kernel gives the same one whatever keeps it from splitting blocks live."""
+    changes = linear_map_says("blocks", f"{IN_PAUSES}: arm64.nobbml2", given)
+    reason = "CPUs are paused only to split a block, once\n"
+    root = tree("all-on", changes | {"/sys/kernel/mm/hugetlb_vmemmap/reason": reason})
+    users = "linear-map and hugetlb-vmemmap need it"
+    if not given:
+        vmstat = root / "proc" / "vmstat"
+        vmstat.write_text(re.sub(r"(?m)^linear_map_.*\n", "", vmstat.read_text()))
+        users = "hugetlb-vmemmap needs it"
+    hvo = by_name(status(root))["hugetlb-vmemmap"]
+    assert because in hvo["why"]
+    assert ("Remove arm64.nobbml2 " in " ".join(hvo["changes"])) == bool(given)
+    assert advice(call, root)["cpu-pause"]["words"].startswith(users)
+
+
+def test_linear_map_needs_pauses_for_whatever_reason_the_kernel_gives(tree, call):
+    """A parameter keeps these CPUs from splitting blocks live; the list of models has them."""
+    for reason in ("arm64.nobbml2", "arm64.linear_map=pause", NOT_STARTED):
+        root = tree("all-on", linear_map_says("blocks", f"{IN_PAUSES}: {reason}"))
+        words = advice(call, root)["cpu-pause"]["words"]
+        assert words.startswith("linear-map needs it"), reason
+    # Where the CPUs say it themselves the kernel knows better than the list.
+    live = linear_map_says("blocks", "split and folded back live: BBM level 3", "", UNLISTED)
+    assert "linear-map" not in advice(call, tree("all-on", live))["cpu-pause"]["words"]
+
+
+@pytest.mark.parametrize(
     ("value", "on"), [(None, False), ("N", False), ("Y", True), ("force", True)]
 )
 @pytest.mark.parametrize("not_optimized", [0, 8])
