@@ -903,6 +903,38 @@ def test_hvo_that_is_switched_off(tree, status):
     assert "vm.hugetlb_optimize_vmemmap=1" in found["hugetlb-vmemmap"]["changes"][0]
 
 
+@pytest.mark.parametrize(
+    ("words", "saved", "config", "state"),
+    [
+        ("hugetlb_free_vmemmap=off", "0", "", "off"),
+        ("hugetlb_free_vmemmap=on", "0", "", "on"),
+        # What is freed says that it was on at least.
+        ("", "1572864", "", "on"),
+        ("", "0", "CONFIG_HUGETLB_PAGE_OPTIMIZE_VMEMMAP_DEFAULT_ON=y\n", "on"),
+        ("", "0", "CONFIG_HUGETLB_PAGE=y\n", "off"),
+        ("", "0", None, "unknown"),
+    ],
+)
+def test_hvo_whose_setting_cannot_be_read(tree, status, words, saved, config, state):
+    """As in a copy without /proc/sys, or in a kernel without CONFIG_SYSCTL."""
+    changes = cmdline(words) | {
+        "/proc/sys/vm/hugetlb_optimize_vmemmap": None,
+        "/sys/kernel/mm/hugetlb_vmemmap/bytes_saved": f"{saved}\n",
+    }
+    root = tree("all-on", changes)
+    file = root / "boot" / "config-6.12.117"
+    if config is None:
+        file.unlink()
+    elif config:
+        file.write_text(config)
+    hvo = by_name(status(root))["hugetlb-vmemmap"]
+    assert (hvo["state"], hvo["certain"]) == (state, False)
+    if state == "off":
+        assert "hugetlb_free_vmemmap" in hvo["why"]
+    if state == "unknown":
+        assert "/proc/sys/vm/hugetlb_optimize_vmemmap" in hvo["why"]
+
+
 def test_a_kernel_without_a_preemption_count_is_said_to_gain_little(tree, status):
     version = "Linux version 6.12.117 (a@b) #1 SMP Debian 6.12.117-1\n"
     changes = {
