@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -999,6 +1000,47 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert code == 0
     assert "kernel_page_tables cannot be read: it takes root." in " ".join(output.split())
     assert "DirectMap32M" in output
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Let a tree be this machine, whose journal says nothing."""
+    live = property(lambda _: True, lambda *_: None)
+    monkeypatch.setattr(tool.Files, "live", live, raising=False)
+    monkeypatch.setattr(tool, "_ask_journal", tuple)
+
+
+@pytest.mark.parametrize(
+    ("user", "uids", "capabilities", "outside"),
+    [
+        (0, "0 0 4294967295", "000001ffffffffff", False),
+        # What the exporter's unit keeps.
+        (0, "0 0 4294967295", "0000000400000002", False),
+        (0, "0 0 4294967295", "00000000a80425fb", True),
+        (0, "0 100000 65536", "000001ffffffffff", True),
+        (1000, "0 100000 65536", "0000000000000000", False),
+    ],
+    ids=["root", "unit", "docker", "user-namespace", "user"],
+)
+def test_root_of_a_container_is_sent_out_of_it(
+    tree, status, here, monkeypatch, user, uids, capabilities, outside
+):
+    process = {"/self/uid_map": f" {uids}\n", "/self/status": f"CapEff:\t{capabilities}\n"}
+    root = without_log(tree("all-on", {"/boot/config-6.12.117": None} | process))
+    monkeypatch.setattr(tool, "_PROCESS", root / "self")
+    monkeypatch.setattr(tool.os, "geteuid", lambda: user)
+    change = (
+        "Run this command outside of the container." if outside else "Run this command as root."
+    )
+    assert by_name(status(root))["percpu-local"]["changes"] == [change]
+    files = tool.Files(root)
+    files.note("/dev/kmsg", PermissionError(errno.EPERM, "no"))
+    [missed] = files.unreadable
+    assert ("outside of the container" in missed.why) == outside
+    assert ("kernel lockdown" in missed.why) == (user == 0 and not outside)
+    (root / "proc" / "vmstat").unlink()
+    [change] = by_name(status(root))["atomic-write-fault"]["changes"]
+    assert ("outside of the container" in change) == outside
 
 
 @pytest.mark.parametrize("user", [0, 1000])
