@@ -851,7 +851,17 @@ def test_metrics_go_with_the_tools(tmp_path):
         other.touch()
         run_script(action)
         assert (written.exists(), other.exists()) == (not goes, True), action
+    # Where a link leads, which the exporter's user can make, nothing is ours.
+    written.touch()
+    folder, moved = written.parent, tmp_path / "moved"
+    folder.rename(moved)
+    folder.symlink_to(moved)
+    run_script("remove")
+    assert written.exists()
+    folder.unlink()
+    moved.rename(folder)
     # It was removed before it is purged, and the node exporter perhaps with its folder.
+    written.unlink()
     other.unlink()
     written.parent.rmdir()
     run_script("purge")

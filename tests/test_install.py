@@ -277,7 +277,8 @@ def all_on_without_level_2(guest, name):
 
 def exported(guest):
     """Have systemd start the unit that exports metrics; it says what `pagewright status` says."""
-    # As Debian's package makes it: the folder belongs to the exporter, and root is another user.
+    # The folder belongs to the exporter, and root is another user. Debian 12's package gives it to
+    # root, and the folder above to the exporter.
     guest.check(f"install -d -o nobody -g nogroup -m 755 $(dirname {METRICS})")
     # The unit runs once, so that this waits for its end and fails with it.
     started = guest.run("systemctl start pagewright-export.service", LONG)

@@ -1901,6 +1901,18 @@ def test_export_follows_no_link_at_the_name_that_it_writes_first(tree, call, tmp
 
 
 @pytest.mark.parametrize("words", [["export"], ["map", "--svg"]], ids=["export", "map"])
+def test_a_folder_that_is_a_link_is_not_written_to(tree, call, tmp_path, words):
+    """The user of the node exporter can put one in the place of the folder of its files."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "node-exporter").symlink_to("etc")
+    target = tmp_path / "node-exporter" / "pagewright.prom"
+    code, output = call(tree("all-on"), *words, str(target))
+    assert code == 1
+    assert output.endswith(f"{target} cannot be written: {target.parent} is a link\n")
+    assert list((tmp_path / "etc").iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["export"], ["map", "--svg"]], ids=["export", "map"])
 def test_a_device_or_a_link_is_not_replaced(tree, call, tmp_path, words):
     """Otherwise root would lose /dev/null and /dev/stdout."""
     target = tmp_path / "target"
@@ -2028,6 +2040,8 @@ def test_units_start_what_there_is():
     written = re.findall(r"^ReadWritePaths=(.*)$", service, re.MULTILINE)
     assert written == [str(Path(started[1].split()[1]).parent)]
     assert {"ProtectSystem=strict", "ProtectKernelTunables=yes"} <= set(service.splitlines())
+    # The folder that holds it belongs to the exporter.
+    assert f"ConditionPathIsSymbolicLink=!{written[0]}" in service.splitlines()
     # These file systems ProtectSystem leaves out, and root may write to disks without a capability.
     assert {"ProtectControlGroups=yes", "DevicePolicy=closed"} <= set(service.splitlines())
     # The kernel's log is the one device that it reads.
