@@ -868,6 +868,37 @@ def test_metrics_go_with_the_tools(tmp_path):
     assert "#DEBHELPER#" in script
 
 
+@pytest.mark.skipif(not shutil.which("systemd-tmpfiles"), reason="there is no systemd-tmpfiles")
+def test_no_metrics_are_left_of_the_boot_before(tmp_path):
+    """Another kernel may be the one that runs now, and the timer be off."""
+    rules = (SPACE.root / "packaging" / "tools" / "rules").read_text()
+    name = "pagewright-export.tmpfiles"
+    assert re.search(
+        rf"stage/{name} .*/usr/lib/tmpfiles\.d/pagewright-tools\.conf\n", rules, re.DOTALL
+    )
+    folder = tmp_path / "var/lib/prometheus/node-exporter"
+    folder.mkdir(parents=True)
+    ours, other = {"pagewright.prom", ".pagewright.prom.12"}, {"apt.prom"}
+    for file in ours | other:
+        (folder / file).touch()
+    configuration = tmp_path / "etc/tmpfiles.d/pagewright-tools.conf"
+    configuration.parent.mkdir(parents=True)
+    shutil.copy(SPACE.root / "tools" / name, configuration)
+    words = ["systemd-tmpfiles", f"--root={tmp_path}", "--remove", configuration.name]
+    for at_boot, left in (([], ours | other), (["--boot"], other)):
+        subprocess.run([*words, *at_boot], check=True)
+        assert {file.name for file in folder.iterdir()} == left
+
+
+def test_who_stops_the_timer_is_told_to_remove_its_metrics():
+    """They would stand still, and say that features are on."""
+    removed = "rm /var/lib/prometheus/node-exporter/pagewright.prom"
+    for name in ("README.md", "pagewright.1"):
+        text = (SPACE.root / "tools" / name).read_text().replace("\\-", "-")
+        assert "systemctl disable --now pagewright-export.timer" in text, name
+        assert removed in text, name
+
+
 @pytest.mark.skipif(not shutil.which("dh_installsystemd"), reason="there is no debhelper")
 def test_a_timer_that_was_enabled_goes_on_after_an_upgrade(tmp_path):
     folder = tmp_path / "tools"
