@@ -1368,6 +1368,45 @@ def test_a_model_that_the_kernel_does_not_say(tree, status):
     ]
 
 
+def test_a_tree_of_a_stranger_is_left_by_no_link(tree, status, tmp_path):
+    """With --root nothing of this machine is told as that of another one."""
+    root = tree("all-on")
+    expected = status(root)
+    vmstat = root / "proc" / "vmstat"
+    vmstat.rename(root / "proc" / "vmstat.real")
+    vmstat.symlink_to("vmstat.real")
+    assert status(root) == expected
+    (tmp_path / "vmstat").write_text("atomic_write_fault 7\n")
+    for outside in (tmp_path / "vmstat", "../../vmstat"):
+        vmstat.unlink()
+        vmstat.symlink_to(outside)
+        value = status(root)
+        assert by_name(value)["atomic-write-fault"]["state"] == "unknown"
+        assert value["unreadable"] == [
+            {"path": "/proc/vmstat", "why": "a link leads out of the folder of --root"}
+        ]
+    vmstat.unlink()
+    vmstat.symlink_to("vmstat")
+    assert by_name(status(root))["atomic-write-fault"]["state"] == "unknown"
+
+
+def test_a_pipe_in_a_tree_of_a_stranger_is_not_waited_for(tree):
+    root = tree("all-on", {"/proc/version": None, "/dev/kmsg": None})
+    for name in ("proc/version", "dev/kmsg"):
+        os.mkfifo(root / name)
+    words = [sys.executable, "-B", str(COMMAND), "--root", str(root), "status"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in done.stderr
+    assert "/proc/version cannot be read: it is no regular file." in done.stdout
+
+
+@pytest.mark.parametrize("uptime", ["", "  \n", "long\n", "nan\n"])
+def test_an_uptime_that_is_none_ends_no_watch(tree, call, uptime):
+    code, output = call(tree("all-on", {"/proc/uptime": uptime}), "watch")
+    assert code == 0
+    assert "Traceback" not in output
+
+
 def test_a_root_that_is_none(call, tmp_path):
     code, output = call(tmp_path / "nothing", "status")
     assert code == 1
