@@ -333,6 +333,18 @@ def test_percpu_local_alone_is_not_absent_for_who_may_not_read_the_log(tree, sta
     assert (percpu_local["state"], percpu_local["certain"]) == ("off", False)
 
 
+@pytest.mark.parametrize(("boot", "state"), [(99_999_999_999, "absent"), (1_000_000, "unknown")])
+def test_a_configuration_that_came_after_the_boot_is_no_proof(tree, status, here, boot, state):
+    """Builds of one number have the same name: it may be of the kernel of the next boot."""
+    changes = {
+        "/proc/stat": f"cpu 1 2\nbtime {boot}\n",
+        "/boot/config-6.12.117": "CONFIG_ARM64=y\n",
+    }
+    root = without_log(tree("all-on", changes))
+    percpu_local = by_name(status(root))["percpu-local"]
+    assert (percpu_local["state"], percpu_local["certain"]) == (state, state == "absent")
+
+
 def test_percpu_local_is_absent_where_the_log_or_the_configuration_says_so(tree, status):
     """The log does so if it goes back to the start of the kernel."""
     lost = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
