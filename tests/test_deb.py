@@ -1146,6 +1146,16 @@ def reprepro(space, tmp_path, monkeypatch):
     return told
 
 
+def test_apt_on_the_server_can_read_the_key(space, key, reprepro):
+    """Its user is another one, and scp gives the file the permissions that it has here."""
+    before = os.umask(0o077)
+    try:
+        target = archive.make(space, key)
+    finally:
+        os.umask(before)
+    assert (target / archive.KEYRING).stat().st_mode & 0o777 == 0o644
+
+
 def test_gpg_asks_for_a_passphrase_at_our_terminal(space, key, reprepro, monkeypatch):
     """What we start has no terminal of its own."""
     archive.make(space, key)

@@ -75,6 +75,8 @@ def make(space: Workspace, key: str) -> Path:
             run([*add, *packages], env=_terminal())
             public = run(["gpg", "--batch", "--armor", "--export", fingerprint])
             (fresh / KEYRING).write_text(public)
+            # scp keeps its permissions, and apt on the server reads it as another user.
+            (fresh / KEYRING).chmod(0o644)
             if target.exists():
                 target.rename(work / "old")
             fresh.rename(target)
