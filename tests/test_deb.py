@@ -1120,6 +1120,13 @@ def test_a_key_that_expires_soon_is_named(key, capsys, expires, warned):
     assert (f"`gpg --quick-set-expire {fingerprint} 0`" in said) == warned
 
 
+def test_the_page_says_what_trying_a_kernel_once_does_not_cover():
+    """With `panic=10` only a kernel that panics makes room for the old one."""
+    section = " ".join(documents.section("install.md", "Try it once").split())
+    assert "One that hangs, or that comes up without its network, waits until someone" in section
+    assert "Do not do this where nobody can" in section
+
+
 def test_the_key_of_the_page_never_expires(key):
     section = documents.section("install.md", "A repository for several servers")
     command = documents.scripts(section)[0].splitlines()[0]
