@@ -1734,6 +1734,16 @@ def test_a_block_of_a_kernel_with_large_pages_may_be_half_of_memory(tree, sizes,
     assert tool.linear_map(replace(machine, log=tool.Log())).mode == mode
 
 
+@pytest.mark.parametrize(("splits", "result"), [(300, "note"), (10, "wrong")])
+def test_a_linear_map_may_have_been_split_for_the_most_part(tree, splits, result):
+    """By memfd_secret(2), for one. The kernel counts what it has split."""
+    machine = tool.read_machine(tool.Files(tree("all-on")))
+    leaves = {"DirectMap4k": 600 * MIB, "DirectMap2M": 424 * MIB}
+    machine = replace(machine, meminfo={"MemTotal": 900 * MIB} | leaves)
+    machine = replace(machine, vmstat=machine.vmstat | {"linear_map_split_pmd": splits})
+    assert tool.check_linear_map(machine).result == result
+
+
 def test_check_sees_an_atomic_that_faults_twice(tree):
     machine = tool.read_machine(tool.Files(tree("all-on")))
     assert tool.check_faults(machine, tool.Touched(256, 256, 256)).result == "ok"
