@@ -56,7 +56,6 @@
 
 #include <asm/vmemmap_change.h>
 
-#include "internal.h"
 #include "hugetlb_vmemmap.h"
 
 /*
@@ -437,23 +436,6 @@ static void split_folios(const struct hstate *h, struct list_head *folios)
 }
 
 /*
- * Was one of the tails poisoned before it was known to be part of a hugetlb page?
- * memory_failure() is about to find that out. Until then the flag in the tail's own struct
- * page is the only record of the error, and must not be lost.
- */
-static bool has_poisoned_tail(const struct hstate *h, struct folio *folio)
-{
-#ifdef CONFIG_MEMORY_FAILURE
-	unsigned long i;
-
-	for (i = 1; READ_ONCE(hwpoison_seen) && i < pages_per_huge_page(h); i++)
-		if (PageHWPoison(folio_page(folio, i)))
-			return true;
-#endif
-	return false;
-}
-
-/*
  * Optimize a folio when the batch is committed, if there is memory to split its vmemmap.
  * synchronize_rcu() was called since it became one.
  */
@@ -465,7 +447,7 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
 	/* What could not be done for others a moment ago cannot be for this one. */
-	if (batch->failed || has_poisoned_tail(h, folio))
+	if (batch->failed || vmemmap_has_poisoned_tail(h, folio))
 		return;
 	ret = vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio));
 	if (ret == -ENOMEM) {

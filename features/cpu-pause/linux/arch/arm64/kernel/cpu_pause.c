@@ -73,6 +73,7 @@
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
 #include <linux/kprobes.h>
+#include <linux/kstrtox.h>
 #include <linux/lockdep.h>
 #include <linux/math64.h>
 #include <linux/moduleparam.h>
@@ -424,6 +425,8 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	return all_stopped;
 }
+/* What it calls while all are stopped is inlined, as a rule. */
+NOKPROBE_SYMBOL(try_pause);
 
 #ifdef CONFIG_ARM64_CPU_PAUSE_STOP_MACHINE
 /* For measurements: what a pause takes if stop_machine() does it. */

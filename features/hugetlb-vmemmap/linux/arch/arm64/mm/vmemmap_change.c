@@ -34,6 +34,7 @@
 #include <linux/init.h>
 #include <linux/kobject.h>
 #include <linux/kprobes.h>
+#include <linux/lockdep.h>
 #include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
@@ -416,7 +417,8 @@ void vmemmap_split_add(unsigned long start, unsigned long end)
  *
  * Context: as vmemmap_split_begin(), whose counterpart it is.
  * Return: 0; -ENOMEM if there was no memory for a table, -EBUSY if CPUs have to be paused
- *	   and cannot be. Then some blocks may have been split.
+ *	   and cannot be now, -EOPNOTSUPP if they may never be again. Then some blocks may have
+ *	   been split.
  */
 int vmemmap_split_end(void)
 {

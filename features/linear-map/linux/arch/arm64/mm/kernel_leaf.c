@@ -21,7 +21,6 @@
 #include <linux/mm.h>
 #include <linux/pfn.h>
 
-#include <asm/tlbflush.h>
 
 #include "kernel_leaf.h"
 

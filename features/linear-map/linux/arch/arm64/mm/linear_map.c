@@ -206,6 +206,7 @@ void __init linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end)
 		read_cpuid_id());
 }
 
+#ifdef CONFIG_PROC_FS
 /*
  * /proc/meminfo. The unit is spelt with a small k, as all architectures do that have
  * these lines.
@@ -233,3 +234,4 @@ void arch_report_meminfo(struct seq_file *m)
 		seq_printf(m, "%-16s%8lu kB\n", name, linear_map_bytes(size) / SZ_1K);
 	}
 }
+#endif

@@ -156,9 +156,9 @@ int change_kernel_range(unsigned long start, unsigned long end,
  *	    caller owns the range, and does the TLB maintenance.
  * Return: 0; -EINVAL if part of the range is not mapped, or a leaf would have to be
  *	   split on a system that cannot; -ENOMEM if there is no memory for a table; -EBUSY
- *	   if other CPUs have to be paused and cannot be. If it is not 0 no permission was
- *	   changed, on a system that splits; on others what is before the first address
- *	   that is not mapped has changed.
+ *	   if other CPUs have to be paused and cannot be now, -EOPNOTSUPP if they may never
+ *	   be again. If it is not 0 no permission was changed, on a system that splits; on
+ *	   others what is before the first address that is not mapped has changed.
  */
 int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clear)
 {

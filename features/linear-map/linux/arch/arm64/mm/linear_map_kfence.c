@@ -6,7 +6,6 @@
 #include <linux/rwsem.h>
 
 #include <asm/kfence.h>
-#include <asm/pgalloc.h>
 
 #include "linear_map.h"
 

@@ -61,7 +61,6 @@
 #include <asm/daifflags.h>
 #include <asm/linear_map.h>
 #include <asm/mmu_context.h>
-#include <asm/pgalloc.h>
 #include <asm/tlbflush.h>
 
 #include "linear_map.h"

@@ -38,7 +38,6 @@
 #include <asm/daifflags.h>
 #include <asm/linear_map.h>
 #include <asm/mmu_context.h>
-#include <asm/pgalloc.h>
 #include <asm/pgtable-transition.h>
 #include <asm/sections.h>
 #include <asm/tlbflush.h>

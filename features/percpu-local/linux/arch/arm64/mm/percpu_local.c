@@ -28,7 +28,7 @@
  * distances from TTBR1, so a CPU's top level is in the last page of a block
  * that is laid out like the linker's: trampoline, reserved, top level. Where a
  * top level is smaller than a page, the CPUs of a node share a block, each at
- * an offset of its own in all three pages. After boot the blocks are read-only,
+ * an offset of its own in each of its pages. After boot the blocks are read-only,
  * as the linker's is, where parts of the linear map can be.
  *
  * TTBR1 is loaded without CnP, as these tables are not common to all CPUs;
@@ -51,7 +51,6 @@
 #include <asm/numa.h>
 #include <asm/percpu_local.h>
 #include <asm/percpu_local_layout.h>
-#include <asm/ptdump.h>
 #include <asm/sections.h>
 #include <asm/set_memory.h>
 #include <asm/tlbflush.h>

@@ -8,8 +8,8 @@
  * page once, writable, instead of twice.
  *
  * These are all the groups of the load/store encoding space that are matched.
- * Everything else is AARCH64_INSN_RMW_NONE.  The row is insn<29:24>, the field
- * that aarch64_insn_rmw_class() switches on.
+ * Everything else is AARCH64_INSN_RMW_NONE.  The row is insn<29:24>:
+ * aarch64_insn_rmw_class() tests bit 29 and switches on the others.
  *
  *	row  mask	value		instructions		 feature
  *	---  ----------	----------	-----------------------  ------------

@@ -6,6 +6,8 @@
 #include <linux/linkage.h>
 #include <linux/types.h>
 
+#include <asm/page-def.h>
+
 #ifdef CONFIG_ARM64_PERCPU_LOCAL_MAP
 
 struct ptdump_info;
