@@ -64,6 +64,18 @@ def test_page_sizes_and_address_bits(machine, kunit_suites, build, cpu, append):
     passes(machine(build, cpu=cpu, smp=2, memory=memory, append=f"{KUNIT} {append}"), kunit_suites)
 
 
+@pytest.mark.parametrize("append", ["", "nokaslr kpti=on"], ids=["plain", "nokaslr-kpti"])
+@pytest.mark.parametrize("cpu", [DEFAULT_CPU, UNLISTED_CPU], ids=["level2", "level0"])
+def test_compiled_by_clang_with_its_checks(machine, kunit_suites, cpu, append):
+    """A wrong type of what is called, a wrong place to land, and a wrong index are oopses."""
+    place = machine("clang-4k", cpu=cpu, smp=2, memory="4G", append=f"{KUNIT} {append}")
+    assert "clang version" in place.check("cat /proc/version")
+    if cpu == DEFAULT_CPU:
+        assert "Branch Target Identification" in place.check("dmesg")
+    place.check(f"modprobe xts && {UNLOAD} xts")
+    passes(place, kunit_suites)
+
+
 @pytest.mark.parametrize("cpu", [LISTED_CPU, "neoverse-n1", "cortex-a72"])
 def test_kernel_of_servers_from_uefi_and_acpi_on_two_nodes(machine, kunit_suites, cpu):
     place = machine("server-4k", firmware=True, nodes=2, cpu=cpu, smp=8, memory="4G", append=KUNIT)

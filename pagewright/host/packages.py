@@ -14,6 +14,7 @@ from pathlib import Path
 from pagewright.host.errors import HostError, NetworkError, PagewrightError, ProgramError
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import foreground, run
+from pagewright.host.toolchain import CLANG, LLVM
 
 BACKPORTS = Path("/etc/apt/sources.list.d/pagewright-backports.sources")
 SOURCE = "linux-source-6.12"
@@ -118,6 +119,9 @@ PACKAGING = (
 
 # What only `pagewright test --full` uses, beside those.
 FULL_TESTS = (
+    Need(CLANG, CLANG, "compile a kernel with Clang"),
+    Need(f"lld-{LLVM}", f"ld.lld-{LLVM}", "compile a kernel with Clang"),
+    Need(f"llvm-{LLVM}", f"llvm-objcopy-{LLVM}", "compile a kernel with Clang"),
     Need("chromium", "chromium", "open pages as a reader does"),
     Need("device-tree-compiler", "fdtput", "tell guests of another machine"),
 )

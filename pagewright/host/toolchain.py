@@ -20,6 +20,9 @@ OBJCOPY = f"{CROSS}objcopy"
 NM = f"{CROSS}nm"
 ADDR2LINE = f"{CROSS}addr2line"
 HOST_GCC = "gcc"
+# Which LLVM compiles the kernels that Clang compiles: Debian 12 and 13 both have it.
+LLVM = 19
+CLANG = f"clang-{LLVM}"
 
 
 def libc_version() -> str:

@@ -18,7 +18,7 @@ from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
-from pagewright.host.toolchain import CROSS, GCC
+from pagewright.host.toolchain import CLANG, CROSS, GCC, LLVM
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import signing, source, tree
 from pagewright.kernel.manifest import Manifest
@@ -53,12 +53,19 @@ class Build:
         out: the build's folder, laid out by kbuild.
         tree: the source it was built from.
         source: the version of the source package, such as 6.12.117-1.
+        clang: Clang compiles it, and not GCC.
     """
 
     name: str
     out: Path
     tree: Path
     source: str
+    clang: bool = False
+
+    @property
+    def compiler(self) -> str:
+        """The program that compiles it."""
+        return CLANG if self.clang else GCC
 
     @property
     def kernel_version(self) -> str:
@@ -107,7 +114,7 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         )
     pristine = source.ensure(space)
     tree_path = tree.assemble(space, pristine) if chosen.patched else pristine.path
-    build = Build(name, space.out / name, tree_path, pristine.package_version)
+    build = Build(name, space.out / name, tree_path, pristine.package_version, chosen.clang)
     # The tree must not be assembled anew while it is compiled.
     with (
         lock(build.out, f"the build {name}"),
@@ -215,14 +222,15 @@ def unmet(wanted: dict[str, str], config: dict[str, str]) -> list[str]:
 
 def make_command(build: Build, *targets: str) -> list[str | Path]:
     """Return the make command line for a build."""
+    tools = f"LLVM=-{LLVM}" if build.clang else f"CROSS_COMPILE={CROSS}"
     return [
         "make",
         "-C",
         build.tree,
         f"O={build.out}",
         "ARCH=arm64",
-        f"CROSS_COMPILE={CROSS}",
-        f"CC=ccache {GCC}",
+        tools,
+        f"CC=ccache {build.compiler}",
         f"-j{os.cpu_count() or 1}",
         *targets,
     ]
@@ -358,7 +366,7 @@ def _made_of(build: Build, env: Mapping[str, str]) -> str:
     manifest = Manifest.read(build.tree)
     lines = [
         f"tree {manifest.key(build.tree) if manifest else build.source}",
-        f"compiler {run([GCC, '--version']).splitlines()[0]}",
+        f"compiler {run([build.compiler, '--version']).splitlines()[0]}",
         *(f"{name} {digest(build.out / name)}" for name in (".config", LOCAL_VERSION)),
         f"key {digest(build.out / signing.PLACE)}",
         *(f"{name}={value}" for name, value in sorted(env.items())),

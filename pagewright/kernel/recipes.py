@@ -33,6 +33,7 @@ class Recipe:
         debian: the configuration of Debian that the fragments are merged into, such as
             cloud-arm64; none if they start from allnoconfig.
         modules: the modules of that configuration are built, too.
+        clang: Clang compiles it, and not GCC.
         tests: the features have what their tests take: KUnit suites, and parameters that make a
             machine worse. Servers have none of it.
     """
@@ -45,6 +46,7 @@ class Recipe:
     debug: bool = False
     debian: str = ""
     modules: bool = False
+    clang: bool = False
     tests: bool = True
 
     @property
@@ -124,6 +126,7 @@ def recipe(space: Workspace, name: str) -> Recipe:
             debug=entry.get("debug", False),
             debian=entry.get("debian", ""),
             modules=entry.get("modules", False),
+            clang=entry.get("clang", False),
             tests=entry.get("tests", True),
         )
 
