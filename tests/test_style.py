@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 from collections import Counter
@@ -14,7 +15,7 @@ from pagewright.host import workspace
 from pagewright.host.answers import remembered
 from pagewright.host.lock import lock
 from pagewright.host.run import run
-from pagewright.host.toolchain import GCC
+from pagewright.host.toolchain import GCC, GCC_ARM32, HOST_GCC
 from pagewright.kernel import build, tree
 from pagewright.kernel.checks import checkpatch
 
@@ -192,6 +193,7 @@ def test_w1_and_sparse_say_no_more_than_of_the_base():
 LEFT_OUT = (
     *("MODULES", "KFENCE", "MEMORY_HOTPLUG", "MEMORY_FAILURE", "NUMA", "HOTPLUG_CPU", "DEBUG_FS"),
     *("VMAP_STACK", "HIBERNATION", "TRANSPARENT_HUGEPAGE", "ARM64_HW_AFDBM", "EFI", "ACPI"),
+    *("PROC_FS", "HUGETLBFS"),
 )
 
 
@@ -205,3 +207,53 @@ def test_our_folders_compile_without_what_most_kernels_have(symbol):
     config = (SPACE.out / "check-without" / ".config").read_text().splitlines()
     assert f"CONFIG_{symbol}=y" not in config
     assert {place for place in places(output, patched.tree) if place[0] in NEW_FILES} == set()
+
+
+# Where else what is not arm64's has to compile: what the configuration starts from, the compiler.
+OTHERS = {"x86_64": ("x86_64_defconfig", HOST_GCC), "arm": ("multi_v7_defconfig", GCC_ARM32)}
+# What our hooks change and these configurations leave out.
+OF_OTHERS = ("HUGETLBFS", "KUNIT", "LKDTM", "MEMORY_FAILURE", "MEMORY_HOTPLUG", "MEMORY_HOTREMOVE")
+
+
+def said_elsewhere(arch: str, like: build.Build, out: Path, names: list[str]) -> str:
+    """Compile what another architecture has of some sources, and return what make says."""
+    start, compiler = OTHERS[arch]
+    scratch = build.Build(out.name, out, like.tree, like.source)
+    environment = build.environment(SPACE)
+
+    def make(*targets: str, check: bool = True) -> str:
+        # Of two values of a variable of make the last one counts.
+        others = (f"ARCH={arch}", f"CROSS_COMPILE={compiler.removesuffix('gcc')}")
+        command = build.make_command(scratch, *others, f"CC=ccache {compiler}", *targets)
+        return run(command, env=environment, check=check)
+
+    out.mkdir()
+    make(start)
+    with (out / ".config").open("a") as config:
+        config.writelines(f"CONFIG_{symbol}=y\n" for symbol in OF_OTHERS)
+        config.write("CONFIG_PERCPU_KUNIT_TEST=y\nCONFIG_PERCPU_TORTURE_TEST=m\n")
+    make("olddefconfig")
+    make("prepare")
+    return make("-k", "W=1", *names, check=False)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("arch", OTHERS)
+def test_what_is_not_of_arm64_compiles_elsewhere(arch, tmp_path):
+    """Warnings are no more than without our hooks. 32-bit systems count in other types."""
+    if arch == "x86_64" and platform.machine() != arch:
+        pytest.skip("the compiler of x86-64 is installed on x86-64 alone")
+    patched, base = build.ensure(SPACE, "patched-4k"), build.ensure(SPACE, "base-4k")
+    manifest = tree.Manifest.read(patched.tree)
+    assert manifest
+    names = [n for n in hooked_objects(list(manifest.hooked)) if not n.startswith("arch/")]
+    new = [n for n in OBJECTS if not n.startswith("arch/")]
+    said = said_elsewhere(arch, patched, tmp_path / "patched", [*names, *new])
+    before = said_elsewhere(arch, base, tmp_path / "base", names)
+    made = {n for n in (*names, *new) if (tmp_path / "patched" / n).exists()}
+    assert {n for n in names if (tmp_path / "base" / n).exists()} - made == set()
+    assert {"mm/hugetlb.o", "mm/memory-failure.o"} & made
+    assert ("lib/percpu_kunit.o" in made) == (arch == "x86_64")
+    found = complaints(said.replace(f"{patched.tree}/", f"{TREE}/"), TREE)
+    found -= complaints(before.replace(f"{base.tree}/", f"{TREE}/"), TREE)
+    assert {key: n for key, n in found.items() if key[0] in {*NEW_FILES, *manifest.hooked}} == {}

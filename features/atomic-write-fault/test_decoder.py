@@ -33,12 +33,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from pagewright.host.toolchain import OBJDUMP
+
 HERE = Path(__file__).parent
 HOST = HERE / "host"
 INCLUDE = HERE / "linux/arch/arm64/include"
 HEADER = INCLUDE / "asm/insn-rmw.h"
 KUNIT = HERE / "linux/arch/arm64/lib/insn_rmw_kunit.c"
-OBJDUMP = "aarch64-linux-gnu-objdump"
 SEED = 0x2B200C00
 
 Words = npt.NDArray[np.uint32]

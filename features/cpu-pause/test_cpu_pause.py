@@ -11,7 +11,8 @@ import pytest
 
 from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
-from pagewright.kernel import recipes
+from pagewright.host.toolchain import OBJDUMP
+from pagewright.kernel import build, recipes
 from pagewright.kernel.modules import FOLDER
 from pagewright.machine import klog, virtual_cpus
 from pagewright.machine.options import LEVEL_0_CPU
@@ -189,20 +190,38 @@ def test_statistics_and_limit(machine):
     assert place.warnings() == ""
 
 
-def test_nothing_that_runs_in_a_pause_can_be_traced_or_probed(machine):
-    """What is called with the CPUs paused, of what is a function of its own.
+# What is called with the CPUs paused, of what is a function of its own. exchange_once() runs in no
+# pause, but may use as little memory as what does.
+IN_A_PAUSE = {
+    *("pause", "resume", "let_go", "cpu_pause_ipi", "smp_send_cpu_pause"),
+    *("__ipi_send_mask", "__ipi_send_single", "gic_broadcast_sgi", "cpu_logical_map"),
+    *("cpu_pause_limit_reached", "cpu_pause_half_reached"),
+    *("remap_paused", "split_paused", "change_entries", "exchange_once"),
+}
+# What these call beside each other; the README says what that means for probes.
+CALLED_IN_A_PAUSE = {"_find_next_bit", "irq_get_irq_data"}
 
-    exchange_once() runs in no pause, but may use as little memory as what does.
-    """
+
+@pytest.mark.parametrize(
+    "name", [recipes.DEFAULT_BUILD, pytest.param("clang-4k", marks=pytest.mark.full)]
+)
+def test_nothing_else_is_called_in_a_pause(space, tested, name):
+    """No compiler makes a function of what has to be inlined there."""
+    vmlinux = build.ensure(space, tested(name)).vmlinux
+    called = {}
+    for name in sorted(IN_A_PAUSE):
+        code = run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={name}", vmlinux])
+        assert f"<{name}>:" in code
+        called[name] = set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
+    assert called["pause"] == {"smp_send_cpu_pause"}
+    assert set().union(*called.values()) <= IN_A_PAUSE | CALLED_IN_A_PAUSE, called
+
+
+def test_nothing_that_runs_in_a_pause_can_be_traced_or_probed(machine):
     place = machine(smp=2)
     functions = place.check("cat /sys/kernel/tracing/available_filter_functions").split()
     assert "cpu_pause_run" in functions
-    untraced = {
-        *("pause", "resume", "let_go", "cpu_pause_ipi", "smp_send_cpu_pause"),
-        *("__ipi_send_mask", "__ipi_send_single", "gic_broadcast_sgi", "cpu_logical_map"),
-        *("cpu_pause_limit_reached", "cpu_pause_half_reached"),
-        *("remap_paused", "split_paused", "change_entries", "exchange_once"),
-    }
+    untraced = IN_A_PAUSE
     # A function that has another name by now, or is inlined, would be missed in any list.
     symbols = place.check(f"grep -E ' [tT] ({'|'.join(untraced)})$' /proc/kallsyms").split()
     assert untraced.difference(symbols) == set()
@@ -210,7 +229,8 @@ def test_nothing_that_runs_in_a_pause_can_be_traced_or_probed(machine):
     # Nor probed: who probes by address does not ask which functions can be traced.
     blacklist = "cat /sys/kernel/debug/kprobes/blacklist"
     unprobed = {line.split()[1] for line in place.check(blacklist).splitlines()}
-    assert untraced.difference(unprobed) == set()
+    # What is inlined into try_pause() has the addresses of try_pause().
+    assert {*untraced, "try_pause"}.difference(unprobed) == set()
     # The driver of GICv2, which has no NMI, has one of this name, too.
     assert functions.count("gic_ipi_send_mask") == 1
     # Inlined by the driver; if they were not, they would have to be here.
