@@ -25,9 +25,9 @@ MEASURED: dict[str, dict[tuple[str, str], tuple[float, float]]] = {
         ("boot of a guest with 8 GiB", "until init runs"): (1000, 900),
     },
     "hugetlb-vmemmap": {
-        ("2 GiB in 4 GiB: hugepages after the step", "allocate 1 GiB"): (2, 2),
-        ("2 GiB in 4 GiB: saved, says the kernel", "allocate 1 GiB"): (0, 31.98),
-        ("2 GiB in 4 GiB: saved, says the kernel", "demote to 2 MiB"): (0, 24),
+        ("2 GiB in 6 GiB: hugepages after the step", "allocate 1 GiB"): (2, 2),
+        ("2 GiB in 6 GiB: saved, says the kernel", "allocate 1 GiB"): (0, 31.98),
+        ("2 GiB in 6 GiB: saved, says the kernel", "demote to 2 MiB"): (0, 24),
     },
     "percpu-local": {
         ("instructions, preempt=full, static variable, in a function of its own", "inc 8"): (23, 6),

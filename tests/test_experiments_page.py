@@ -363,6 +363,20 @@ def test_the_tables_of_the_readme_are_those_of_the_recorded_figures():
             assert record.with_tables(SPACE, readme, changed) != readme
 
 
+def test_the_pictures_show_the_recorded_figures():
+    drawn = 0
+    for name, recorded in record.read(SPACE).items():
+        if not (selection := load(SPACE, name).picture):
+            continue
+        drawing = (SPACE.root / "docs" / f"{name}.svg").read_text()
+        texts = re.findall(r">\s*([^<]+?)\s*</text>", drawing)
+        shown = [f for f in recorded.figures if re.search(selection, f"{f.group}: {f.name}")]
+        wanted = [report.number(value) for figure in shown for value in figure.values.values()]
+        assert sorted(text for text in texts if text in wanted) == sorted(wanted)
+        drawn += 1
+    assert drawn
+
+
 def twice(figure: Figure) -> Figure:
     """Return a figure with twice as much of everything."""
     runs = {label: [2 * run for run in values] for label, values in figure.runs.items()}

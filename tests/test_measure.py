@@ -760,7 +760,7 @@ def test_a_plot_without_a_selection_is_refused_before_anything_runs(bench, words
 def test_list_tells_parts_sides_and_boots():
     text = CliRunner().invoke(app, ["bench", "list"]).output
     assert "atomic-populate (atomic-write-fault): What the first touch" in text
-    assert "--part populate: base; patched\n" in text
+    assert "--part populate: base; patched; switched off | with --quick: base; patched\n" in text
     assert "without; off; patched (13 runs) | with --quick: base; patched" in text
     assert "101 boots, 5 with --quick" in text
 

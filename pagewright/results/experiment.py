@@ -145,6 +145,8 @@ class Experiment:
         published: what others have measured, for the page of `pagewright report`.
         limits: what these figures cannot say, a sentence or two each, for the same page, which
             says what holds for every experiment by itself.
+        picture: a regular expression for "group: name" of the figures that docs/NAME.svg shows;
+            empty if there is no such picture.
     """
 
     name: str
@@ -157,6 +159,7 @@ class Experiment:
     summary: Callable[[Means], str] | None = None
     published: Sequence[Published] = ()
     limits: Sequence[str] = ()
+    picture: str = ""
 
 
 def parse_values(text: str) -> Values:

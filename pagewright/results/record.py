@@ -5,7 +5,8 @@ NAME --show` prints, with every run's number and what it was measured on, so tha
 measured nothing sees figures, and which commit they are of.
 
 An experiment whose figures are in README.md has a template beside it, bench/NAME.md.j2. It is
-rendered into README.md between two comments, so nobody has to copy a number.
+rendered into README.md between two comments, so nobody has to copy a number. One that names figures
+for a picture has it in docs/NAME.svg.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from jinja2.exceptions import TemplateError
 from pagewright.host.errors import MeasureError
 from pagewright.host.files import replace_text
 from pagewright.host.workspace import Workspace
+from pagewright.results import plots
 from pagewright.results.experiment import Experiment, load, table_template
 from pagewright.results.figures import Figure, Report, runs_of
 from pagewright.results.plan import Choice
@@ -58,9 +60,9 @@ def read(space: Workspace) -> dict[str, Report]:
 
 
 def write(space: Workspace, reports: dict[str, Report]) -> list[Path]:
-    """Record figures, and write the tables of README.md anew; return the files that changed.
+    """Record figures, and make the tables of README.md and the pictures anew.
 
-    Nothing is written if a table cannot be made.
+    Nothing is written if a table or a picture cannot be made. Returned are the files that changed.
 
     Args:
         space: the repository.
@@ -75,6 +77,9 @@ def write(space: Workspace, reports: dict[str, Report]) -> list[Path]:
         path(space): json.dumps(data, indent=1) + "\n",
         readme: with_tables(space, readme.read_text(), reports),
     }
+    for name, report in reports.items():
+        if selection := load(space, name).picture:
+            texts[space.root / "docs" / f"{name}.svg"] = plots.plot(report, selection)
     changed = [file for file, text in texts.items() if not _has(file, text)]
     for file in changed:
         replace_text(file, texts[file])
