@@ -24,6 +24,7 @@ import pytest
 from pagewright.host import packages, repository, workspace
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
 from pagewright.host.files import digest
+from pagewright.host.run import run as run_program
 from pagewright.kernel import archive, build, deb, headers, recipes, signing, source
 from pagewright.kernel import tree as kernel_tree
 from pagewright.kernel.release import Release
@@ -775,14 +776,11 @@ def git(space):
 
     def run(seconds: int, *command: str) -> str:
         date = f"@{seconds} +0200"
-        env = dict(os.environ)
+        env = {}
         for role in ("AUTHOR", "COMMITTER"):
             values = {"NAME": "me", "EMAIL": "me@pagewright.test", "DATE": date}
             env |= {f"GIT_{role}_{key}": value for key, value in values.items()}
-        words = ["git", *command]
-        return subprocess.run(
-            words, cwd=space.root, env=env, check=True, stdout=subprocess.PIPE, text=True
-        ).stdout.strip()
+        return run_program(["git", *command], cwd=space.root, env=env).strip()
 
     run(0, "init", "--quiet")
     run(0, "add", "tools", "packaging")

@@ -83,6 +83,18 @@ def test_unknown_point_release_lists_what_there_is(monkeypatch, tmp_path):
     assert "6.12." in error.value.todo
 
 
+def test_all_that_names_a_repository_to_git_is_ours_alone(monkeypatch):
+    """An alias of git, a hook or `git bisect run` may have started us, for another repository."""
+    names = run(["git", "rev-parse", "--local-env-vars"]).split()
+    # These two tell of a configuration, such as that of `git -c`, and not of a repository.
+    names = [name for name in names if name not in ("GIT_CONFIG_COUNT", "GIT_CONFIG_PARAMETERS")]
+    assert "GIT_DIR" in names
+    for name in names:
+        monkeypatch.setenv(name, "theirs")
+    assert "theirs" not in run(["env"])
+    assert run(["env"], env={"GIT_INDEX_FILE": "ours"}).count("=ours") == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_leaves_nothing_running(number):
     mark = f"sleep 1234.{os.getpid()}"

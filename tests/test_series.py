@@ -122,6 +122,22 @@ def test_repository_has_what_is_asked_for_and_goes():
     assert not path.parent.exists()
 
 
+def test_a_repository_that_the_environment_names_stays_as_it_is(monkeypatch, tmp_path):
+    """Git names it to hooks, and to what `git bisect run` and `git rebase --exec` start."""
+    mine = tmp_path / "mine"
+    run(["git", "init", "-q", mine])
+    run(["git", "commit", "-q", "--allow-empty", "-m", "mine"], cwd=mine)
+    before = run(["git", "rev-parse", "HEAD"], cwd=mine)
+    (tmp_path / "Makefile").write_text("kernel\n")
+    space = workspace.Workspace(tmp_path, SPACE.cache)
+    monkeypatch.setenv("GIT_DIR", str(mine / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(mine / ".git" / "index"))
+    with series.repository(space, source.Source("6.12.1-1", tmp_path), ["Makefile"]) as path:
+        assert run(["git", "log", "--format=%s"], cwd=path) == "linux 6.12.1-1\n"
+    assert run(["git", "rev-parse", "HEAD"], cwd=mine) == before
+    assert run(["git", "branch", "--list", "pristine"], cwd=mine) == ""
+
+
 @pytest.mark.parametrize(
     ("feature", "number"), COMMITS, ids=[f"{feature.name}-{number}" for feature, number in COMMITS]
 )

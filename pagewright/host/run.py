@@ -33,6 +33,26 @@ TAIL_LINES = 25
 # How long a program has to end after it was asked to.
 END_SECONDS = 5
 
+# With these git names a repository to its hooks, to aliases, and to what `git bisect run` and
+# `git rebase --exec` start. Programs of ours that are to work in another repository would find that
+# one. GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS name no repository, and may hold the user's name.
+_GIT_REPOSITORY = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_DIR",
+    "GIT_GRAFT_FILE",
+    "GIT_IMPLICIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_INTERNAL_SUPER_PREFIX",
+    "GIT_NO_REPLACE_OBJECTS",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_REPLACE_REF_BASE",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+)
+
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a text."""
@@ -80,7 +100,7 @@ def run(
     Args:
         command: the program and its arguments.
         cwd: where it runs.
-        env: variables added to ours.
+        env: variables added to those that it inherits.
         stdin: its standard input; empty if None.
         on_line: called with each line as it comes (for progress).
         log: also write the output to this file.
@@ -99,7 +119,7 @@ def run(
     process = subprocess.Popen(
         _ended_with_us(words),
         cwd=cwd,
-        env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})},
+        env={**_inherited(), "LC_ALL": "C.UTF-8", **(env or {})},
         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -121,6 +141,11 @@ def run(
     if check and process.returncode != 0:
         raise explain(words, output, process.returncode)
     return output
+
+
+def _inherited() -> dict[str, str]:
+    """Return our environment without what is about us, and not about the programs we start."""
+    return {name: value for name, value in os.environ.items() if name not in _GIT_REPOSITORY}
 
 
 def _ended_with_us(words: list[str]) -> list[str]:
@@ -224,4 +249,4 @@ def foreground(command: Sequence[str | Path]) -> int:
     """Give a program our terminal until it ends, and return its exit status."""
     words = [str(word) for word in command]
     LOGGER.debug("%s", shlex.join(words))
-    return subprocess.call(_ended_with_us(words))
+    return subprocess.call(_ended_with_us(words), env=_inherited())
