@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from pagewright.host import ledger, workspace
+from pagewright.host import ledger, packages, workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.files import digest
 from pagewright.host.lock import lock_file
@@ -126,7 +126,7 @@ def _passed(config: pytest.Config) -> Passed | None:
     Raises:
         UsageError: --resume is given, and these sources were not cloned.
     """
-    how = [config.getoption("build"), os.environ.get(source.VARIABLE, "")]
+    how = [config.getoption("build"), _kernel(), f"QEMU {packages.qemu_version()}"]
     # Git does not see these, as the tree is below out/.
     how += [f"{name} {text}" for name, text in tree.edits(SPACE).items()]
     how += ["--strict-machines"] if config.getoption("--strict-machines") else []
@@ -143,6 +143,15 @@ def _passed(config: pytest.Config) -> Passed | None:
         passed.begin()
         config.pluginmanager.register(passed)
     return passed
+
+
+def _kernel() -> str:
+    """Return the version of the kernel's source, as apt may have another one than last time."""
+    try:
+        return source.wanted_version(SPACE)
+    except PagewrightError:
+        # Tests that need no kernel can pass where apt does not know one.
+        return os.environ.get(source.VARIABLE, "")
 
 
 def _take_away(

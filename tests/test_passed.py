@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import pytest
 import suites
 
+from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.repository import commit
 from pagewright.host.run import run
+from pagewright.kernel import source
 from pagewright.results.passed import OF_KERNELS, OF_OTHER_TESTS, Passed
 
 # What a test has in its text that looks at others: it collects them, has a pattern for their
@@ -173,28 +175,46 @@ def test_sources_that_were_not_cloned_are_refused(tmp_path):
         Passed(SimpleNamespace(root=tmp_path), tmp_path / "passed.jsonl", "patched-4k")
 
 
-def test_another_kernel_and_another_place_are_another_test(tmp_path):
+def test_another_kernel_another_place_and_another_qemu_are_another_test(tmp_path):
     """What has passed on one board, or on one point release, has not passed on another one."""
     (tmp_path / "test_suite.py").write_text("def test_passes():\n    pass\n")
     command = suites.command(tmp_path, "--resume")
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     for place in ("one", "other"):
         (tmp_path / f"{place}.yaml").write_text(f"targets: {{{place}: {{}}}}\n")
+    # Stand-ins that say what is in a file, and nothing to other commands.
+    for name, asked in (("apt-cache", "madison"), ("qemu-system-aarch64", "--version")):
+        script = f'#!/bin/sh\n[ "$1" != {asked} ] || cat {tmp_path}/{name}.says\n'
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    known_good = workspace.find().base().known_good
     seen = []
-    for place, kernel in (
-        *((name, "") for name in ("one", "one", "other")),
-        *((name, "newest") for name in ("other", "other")),
+    for place, kernel, offered, qemu in (
+        ("one", "", known_good, "10.0"),
+        ("one", "", known_good, "10.0"),
+        ("other", "", known_good, "10.0"),
+        ("other", "newest", "6.12.998", "10.0"),
+        ("other", "newest", "6.12.998", "10.0"),
+        # The same words of the user, but apt has something else.
+        ("other", "newest", "6.12.999", "10.0"),
+        ("other", "", "6.12.999", "10.0"),
+        ("other", "", "6.12.999", "10.1"),
     ):
+        (tmp_path / "apt-cache.says").write_text(f"p | {offered}-1 | http://localhost\n")
+        (tmp_path / "qemu-system-aarch64.says").write_text(f"QEMU emulator version {qemu}\n")
         done = subprocess.run(
             [*command, f"--lg-env={place}.yaml"],
             cwd=tmp_path,
-            env=environment | {"PAGEWRIGHT_KERNEL": kernel},
+            env=environment | {source.VARIABLE: kernel},
             capture_output=True,
             text=True,
             check=False,
         )
         seen.append("1 passed" in done.stdout)
-    assert seen == [True, False, True, True, False]
+    assert seen == [True, False, True, True, False, True, False, True]
 
 
 def test_a_new_file_that_goes_into_a_kernel_is_a_change_since_the_commit(clone):

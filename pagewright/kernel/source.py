@@ -85,6 +85,16 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
     return versions[0]
 
 
+def wanted_version(space: Workspace) -> str:
+    """Return the version of the source package that is to be taken, fetched already or not.
+
+    Raises:
+        SourceError: apt does not have the release asked for.
+    """
+    base = space.base()
+    return candidate(base.package, base.known_good, os.environ.get(VARIABLE, ""))
+
+
 def newer(package: str, taken: str) -> str:
     """Return the version of a package that apt has last, if it is newer than the one taken.
 
@@ -134,15 +144,14 @@ def ensure(space: Workspace) -> Source:
         NetworkError: no network.
         DiskFullError: no space.
     """
-    base = space.base()
-    version = candidate(base.package, base.known_good, os.environ.get(VARIABLE, ""))
+    version = wanted_version(space)
     store = space.cache / "source"
     source = Source(version, unpacked(space, version))
     with lock(store, "the source cache"):
         if not source.path.exists():
             disk.require(store, UNPACK_MB, "the kernel source")
             with scratch(store, "unpack-") as folder:
-                _unpack(_download(f"{base.package}={version}", folder), folder, source.path)
+                _unpack(_download(f"{space.base().package}={version}", folder), folder, source.path)
         claim(source.path)
         # Versions begin with a digit, which scratch folders do not.
         prune(store.glob("[0-9]*"), KEEP)

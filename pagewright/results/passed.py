@@ -51,8 +51,8 @@ class Passed:
         Args:
             space: the repository.
             file: where it is written down, a line of JSON for each test.
-            how: all that changes what a test means beside the files: options such as --build, and
-                the kernel that the environment names.
+            how: all that changes what a test means beside the files: options such as --build, the
+                version of the kernel's source, and that of QEMU.
 
         Raises:
             PagewrightError: git cannot name the files, as in sources that were not cloned.
