@@ -15,7 +15,7 @@ from pagewright.host.errors import DiskFullError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.toolchain import NM
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import build, recipes, source, tree
+from pagewright.kernel import build, modules, recipes, source, tree
 from pagewright.kernel.source import Source
 
 SPACE = workspace.find()
@@ -195,6 +195,19 @@ modules: $(O)/main.o ; touch -r $(O)/main.o $(O)/modules.order
 modules_install: ; mkdir -p $(INSTALL_MOD_PATH) && echo installed >>$(O)/installs
 """
 
+OF_NEW_FILE = """\
+Image: $(O)/new.o
+$(O)/new.o: new.c ; cp $< $@
+"""
+FEATURE = """\
+name = "one"
+summary = ""
+kconfig = ""
+boot_off = ""
+builds_on = []
+kunit_suites = []
+commit = []
+"""
 
 IMAGE = "arch/arm64/boot/Image"
 
@@ -309,6 +322,43 @@ def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
     assert times() == 4
     image.unlink()
     assert times() == 5
+
+
+def test_a_file_that_was_put_back_is_compiled_again(tiny, monkeypatch):
+    """`cp -p`, `rsync -a` and `tar -x` give it a time that is older than the object."""
+    monkeypatch.setitem(globals(), "MAKEFILE", MAKEFILE + OF_NEW_FILE)
+    feature = tiny.root / "features" / "one"
+    (feature / "linux").mkdir(parents=True)
+    (feature / "feature.toml").write_text(FEATURE)
+    (feature / "feature.config").touch()
+    new = feature / "linux" / "new.c"
+    new.write_text("old")
+    out = made(tiny, "patched", "6.12.117-1", "old", monkeypatch).parent
+    # A new file, to which the tree has a link, and one that is edited in the tree.
+    files = {new: out / "new.o", tiny.tree / "main.c": out / "main.o"}
+    for then in ("experiment", "old", "experiment", "old"):
+        for file, compiled in files.items():
+            file.write_text(then)
+            if then == "old":
+                os.utime(file, (10**9, 10**9))
+            made(tiny, "patched", "6.12.117-1", "old", monkeypatch)
+            assert compiled.read_text() == then
+    asked = (out / "asked").read_text()
+    made(tiny, "patched", "6.12.117-1", "old", monkeypatch)
+    assert (out / "asked").read_text() == asked
+
+
+def test_a_module_that_was_put_back_is_compiled_again(tiny):
+    kernel = tiny.cache / "kernel"
+    kernel.mkdir(parents=True)
+    (kernel / "Makefile").write_text("modules: $(M)/a.ko\n$(M)/a.ko: $(M)/a.c ; cp $< $@\n")
+    built = build.Build("base", tiny.out / "base", kernel, "6.12.117-1")
+    for text in ("old", "experiment", "old"):
+        (tiny.root / "a.c").write_text(text)
+        if text == "old":
+            os.utime(tiny.root / "a.c", (10**9, 10**9))
+        overlay = modules.ensure(tiny, built, ["a.c"])
+        assert (overlay / modules.FOLDER / "a.ko").read_text() == text
 
 
 def test_what_changes_while_kbuild_runs_is_for_the_next_time(tiny, monkeypatch):

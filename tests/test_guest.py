@@ -65,19 +65,33 @@ def make(space, version="6.12.1-1"):
     return programs.ensure(space, Source(version, space.root), space.out / "programs")
 
 
-def later(file, than):
-    os.utime(file, (than.stat().st_mtime + 1,) * 2)
+def put(file, text):
+    """Write a file and give it an old time, as `cp -p`, `rsync -a` and `tar -x` do."""
+    file.write_text(text)
+    os.utime(file, (10**9, 10**9))
 
 
 def test_a_program_is_compiled_once_and_again_after_its_header_changed(one, compiled):
-    (made,) = make(one)
-    assert compiled == ["hello.c"]
-    later(made, one.root / "features" / "one" / "guest" / "hello.c")
+    header = one.root / "features" / "one" / "guest" / "n.h"
+    make(one)
     make(one)
     assert compiled == ["hello.c"]
-    later(one.root / "features" / "one" / "guest" / "n.h", made)
+    # What is in it counts, and not its time.
+    header.touch()
+    make(one)
+    assert compiled == ["hello.c"]
+    put(header, "#define N 4\n")
     make(one)
     assert compiled == ["hello.c"] * 2
+
+
+def test_a_program_that_was_put_back_is_compiled_again(one, compiled):
+    source = one.root / "features" / "one" / "guest" / "hello.c"
+    text = source.read_text()
+    for number, then in enumerate((text, "int main(void) { return 1; }\n", text), start=1):
+        put(source, then)
+        make(one)
+        assert compiled == ["hello.c"] * number
 
 
 def test_a_program_is_compiled_again_after_a_header_for_all_changed(
@@ -85,20 +99,25 @@ def test_a_program_is_compiled_again_after_a_header_for_all_changed(
 ):
     monkeypatch.setattr(programs, "INCLUDE", tmp_path / "include")
     programs.INCLUDE.mkdir()
-    (programs.INCLUDE / "all.h").touch()
-    (made,) = make(one)
-    later(made, one.root / "features" / "one" / "guest" / "hello.c")
-    later(made, programs.INCLUDE / "all.h")
+    put(programs.INCLUDE / "all.h", "")
+    make(one)
     make(one)
     assert compiled == ["hello.c"]
-    later(programs.INCLUDE / "all.h", made)
+    put(programs.INCLUDE / "all.h", "int all;\n")
+    make(one)
+    assert compiled == ["hello.c"] * 2
+
+
+def test_a_program_is_compiled_again_with_another_compiler(one, compiled, monkeypatch):
+    make(one)
+    monkeypatch.setattr(programs, "with_library", "of {} another one".format)
+    make(one)
     make(one)
     assert compiled == ["hello.c"] * 2
 
 
 def test_all_programs_are_compiled_anew_with_the_headers_of_another_release(one, compiled):
-    (made,) = make(one)
-    later(made, one.root / "features" / "one" / "guest" / "hello.c")
+    make(one)
     make(one, "6.12.2-1")
     assert compiled == ["hello.c"] * 2
     make(one, "6.12.2-1")
@@ -106,8 +125,7 @@ def test_all_programs_are_compiled_anew_with_the_headers_of_another_release(one,
 
 
 def test_a_change_of_release_that_was_interrupted_is_made_whole(one, compiled, monkeypatch):
-    (made,) = make(one)
-    later(made, one.root / "features" / "one" / "guest" / "hello.c")
+    make(one)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(programs, "_compile", interrupt)
         make(one, "6.12.2-1")

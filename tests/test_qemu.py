@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from labgrid.util.yaml import load
 
 from pagewright.host.errors import MachineError
+from pagewright.host.workspace import Workspace
+from pagewright.machine import plugin
 from pagewright.machine.boot import boot, console
 from pagewright.machine.options import MachineOptions, in_bytes, unmet
 from pagewright.machine.qemu import describe
@@ -154,3 +157,26 @@ def test_accel_asks_nothing_of_a_place(images):
         return ""
 
     assert unmet(MachineOptions(**images, accel="kvm"), check) == []
+
+
+def test_a_plugin_whose_source_was_put_back_is_compiled_again(tmp_path):
+    """`cp -p`, `rsync -a` and `tar -x` give it a time that is older than the plugin."""
+    source = tmp_path / "a.c"
+    space = Workspace(tmp_path, tmp_path / "cache")
+    for text in ("old", "experiment", "old"):
+        source.write_text(f'const char text[] = "it is {text}";\n')
+        if text == "old":
+            os.utime(source, (10**9, 10**9))
+        made = plugin.compiled(space, "a", [source])
+        assert f"it is {text}".encode() in made.read_bytes()
+    before = made.stat().st_ino
+    assert plugin.compiled(space, "a", [source]).stat().st_ino == before
+
+
+def test_another_compiler_compiles_a_plugin_again(tmp_path, monkeypatch):
+    source = tmp_path / "a.c"
+    source.write_text("const char text[] = __VERSION__;\n")
+    space = Workspace(tmp_path, tmp_path / "cache")
+    before = plugin.compiled(space, "a", [source]).stat().st_ino
+    monkeypatch.setattr(plugin, "version", "{} of another time".format)
+    assert plugin.compiled(space, "a", [source]).stat().st_ino != before

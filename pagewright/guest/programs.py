@@ -6,14 +6,17 @@ are beside this file, and those of the features, which tests start.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.host.errors import BuildError, ProgramError
+from pagewright.host.files import digest, replace_text
 from pagewright.host.progress import say
 from pagewright.host.run import run
-from pagewright.host.toolchain import GCC, GCC_ARM32
+from pagewright.host.toolchain import GCC, GCC_ARM32, with_library
 from pagewright.host.workspace import Workspace
 from pagewright.kernel.source import Source
 
@@ -45,11 +48,21 @@ class Program:
         """The compiler, which the end of the source's name says."""
         return next(COMPILERS[end] for end in COMPILERS if self.source.name.endswith(end))
 
-    def newest(self) -> float:
-        """Return when it, a header or the way of compiling last changed."""
-        headers = (*self.source.parent.glob("*.h"), *INCLUDE.glob("*.h"))
-        inputs = (self.source, *headers, Path(__file__))
-        return max(file.stat().st_mtime for file in inputs)
+    def made_of(self, pristine: Source) -> str:
+        """Return a digest of all that it is made of: files, the compiler, the C library.
+
+        The times of files do not tell: one that was put back, as by `cp -p` or `rsync -a`, is older
+        than the program that was made in between.
+
+        Args:
+            pristine: the kernel's source, of whose headers the version tells.
+        """
+        headers = (*sorted(self.source.parent.glob("*.h")), *sorted(INCLUDE.glob("*.h")))
+        # This file says how it is compiled.
+        files = (self.source, *headers, Path(__file__))
+        lines = [f"{file.name} {digest(file)}" for file in files]
+        lines += [pristine.package_version, with_library(self.compiler)]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def listed(space: Workspace) -> list[Program]:
@@ -64,10 +77,10 @@ def listed(space: Workspace) -> list[Program]:
 
 
 def ensure(space: Workspace, pristine: Source, folder: Path) -> list[Path]:
-    """Compile the programs that are older than their sources, and remove what is no program.
+    """Compile the programs whose sources are others than before, and remove what is no program.
 
-    All are compiled anew for another release of the kernel's source: its headers may be older
-    than programs that were made with those of the last release.
+    All are compiled anew for another release of the kernel's source, with its headers, and with
+    another compiler.
 
     Args:
         space: the repository.
@@ -82,20 +95,20 @@ def ensure(space: Workspace, pristine: Source, folder: Path) -> list[Path]:
     """
     compiled = 0
     made = []
-    stamp = folder.with_name(f"{folder.name}.source")
-    all_anew = not stamp.exists() or stamp.read_text() != pristine.package_version
-    if all_anew:
-        # If this is interrupted, some are of one release and some of the other.
-        stamp.unlink(missing_ok=True)
+    # What the programs in the folder are made of.
+    stamp = folder.with_name(f"{folder.name}.json")
+    known = json.loads(stamp.read_text()) if stamp.exists() else {}
     for program in listed(space):
-        file = folder / program.target
-        if all_anew or not file.exists() or file.stat().st_mtime < program.newest():
+        file, name, wanted = folder / program.target, str(program.target), program.made_of(pristine)
+        if known.get(name) != wanted or not file.exists():
+            # If this is interrupted, nobody knows what the program is made of.
+            known.pop(name, None)
+            replace_text(stamp, json.dumps(known, indent=1))
             _compile(program, pristine.path, file)
+            known[name] = wanted
+            replace_text(stamp, json.dumps(known, indent=1))
             compiled += 1
         made.append(file)
-    if all_anew:
-        folder.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(pristine.package_version)
     _remove_strays(folder, set(made))
     if compiled:
         say(f"compiled {compiled} guest programs")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from pagewright.host.run import run
@@ -23,6 +24,19 @@ HOST_GCC = "gcc"
 # Which LLVM compiles the kernels that Clang compiles: Debian 12 and 13 both have it.
 LLVM = 19
 CLANG = f"clang-{LLVM}"
+
+
+def version(compiler: str) -> str:
+    """Return what a compiler says of its version, in which Debian's have that of their package."""
+    return run([compiler, "--version"]).splitlines()[0]
+
+
+@cache
+def with_library(compiler: str) -> str:
+    """Return a compiler's version, and which C library it links statically."""
+    library = Path(run([compiler, "-print-file-name=libc.a"]).strip())
+    made = library.stat().st_mtime_ns if library.is_file() else "none"
+    return f"{version(compiler)}, {library} of {made}"
 
 
 def libc_version() -> str:

@@ -18,9 +18,9 @@ from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
-from pagewright.host.toolchain import CLANG, CROSS, GCC, LLVM
+from pagewright.host.toolchain import CLANG, CROSS, GCC, LLVM, version
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import signing, source, tree
+from pagewright.kernel import signing, source, times, tree
 from pagewright.kernel.manifest import Manifest
 from pagewright.kernel.recipes import Recipe, recipe
 from pagewright.kernel.release import Release
@@ -40,6 +40,8 @@ SOURCE_STAMP = ".source"
 INSTALLED_STAMP = ".installed"
 # In a build's folder: what it was made of when kbuild had nothing more to do, and what came of it.
 FINISHED_STAMP = ".finished"
+# In a build's folder: the texts of new and of edited files when kbuild compiled them last.
+TEXTS_STAMP = ".texts"
 # In a build's folder: what kbuild appends to the kernel's version.
 LOCAL_VERSION = "localversion-pagewright"
 
@@ -134,6 +136,8 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
             stamp.unlink(missing_ok=True)
             # Before kbuild reads it: what is edited meanwhile is for the next time.
             made_of = _made_of(build, env)
+            if manifest := Manifest.read(build.tree):
+                times.renew(build.out / TEXTS_STAMP, build.tree, manifest.changeable(build.tree))
             _compile(build, space.base().objects, env)
             stamp.write_text(made_of + _results(build))
     return build
@@ -366,7 +370,7 @@ def _made_of(build: Build, env: Mapping[str, str]) -> str:
     manifest = Manifest.read(build.tree)
     lines = [
         f"tree {manifest.key(build.tree) if manifest else build.source}",
-        f"compiler {run([build.compiler, '--version']).splitlines()[0]}",
+        f"compiler {version(build.compiler)}",
         *(f"{name} {digest(build.out / name)}" for name in (".config", LOCAL_VERSION)),
         f"key {digest(build.out / signing.PLACE)}",
         *(f"{name}={value}" for name, value in sorted(env.items())),

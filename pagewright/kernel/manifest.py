@@ -66,12 +66,19 @@ class Manifest:
         An assembly need not be repeated for a new file that was edited, as the tree has a link
         to it. What is in these files belongs to the key all the same.
         """
-        made = [self.inputs, *(f"{name} {digest(tree / name)}" for name in sorted(self.links))]
+        made = [self.inputs, *(f"{name} {text}" for name, text in self._new_files(tree).items())]
         key = _digest_of(made)
         if not self.edited:
             return key
         edits = [f"{name} {text}" for name, text in sorted(self.edited.items())]
         return f"{key}-edited-{_digest_of(edits)[:16]}"
+
+    def changeable(self, tree: Path) -> dict[str, str]:
+        """Return the files of a tree that change without an assembly, with a digest of each."""
+        return self._new_files(tree) | self.edited
+
+    def _new_files(self, tree: Path) -> dict[str, str]:
+        return {name: digest(tree / name) for name in sorted(self.links)}
 
     def describe(self) -> str:
         """Return what the tree was made from, and the names of the files that were edited."""

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pagewright.host.errors import BuildError
+from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import build
+from pagewright.kernel import build, times
 from pagewright.kernel.build import Build
 
 # Where the modules are in the guest: FOLDER/NAME.ko.
@@ -42,18 +43,18 @@ def sources(space: Workspace, names: Sequence[str]) -> list[Path]:
     return sorted(found)
 
 
-def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:
+def ensure(space: Workspace, built: Build, names: Sequence[str]) -> Path:
     """Compile modules for a build and return an overlay that has them.
 
     Args:
         space: the repository.
         built: the build, up to date.
-        sources: one C file per module, relative to the repository.
+        names: one C file per module, relative to the repository.
 
     Raises:
         BuildError: a source is missing or does not compile.
     """
-    files = [space.root / source for source in sources]
+    files = [space.root / name for name in names]
     # Each set of modules has its own: another process may boot from one meanwhile.
     folder = space.out / "modules" / built.name / "+".join(file.stem for file in files)
     overlay = folder / "overlay"
@@ -72,6 +73,8 @@ def ensure(space: Workspace, built: Build, sources: Sequence[str]) -> Path:
             link = folder / file.name
             link.unlink(missing_ok=True)
             link.symlink_to(file)
+        texts = {str(file.relative_to(space.root)): digest(file) for file in sources(space, names)}
+        times.renew(folder / build.TEXTS_STAMP, space.root, texts)
         environment = build.environment(space)
         run([*build.make_command(built, "modules"), f"M={folder}"], env=environment)
         target = overlay / FOLDER

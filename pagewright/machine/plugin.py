@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.run import run
-from pagewright.host.toolchain import HOST_GCC
+from pagewright.host.toolchain import HOST_GCC, version
 from pagewright.host.workspace import Workspace
 
 # QEMU exports all its functions, and a plugin's of the same name must be its own.
@@ -25,7 +26,7 @@ _BYTES = 1 << 20
 
 @cache
 def ensure(space: Workspace) -> Path:
-    """Compile the plugin if it is older than its sources, and return it."""
+    """Compile the plugin if it is made of other sources, and return it."""
     return compiled(space, "count", _sources())
 
 
@@ -39,7 +40,10 @@ def _sources() -> list[Path]:
 
 
 def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
-    """Compile a plugin if it is older than one of its sources, and return it.
+    """Compile a plugin unless it is made of these sources, by this compiler, and return it.
+
+    The times of files do not tell: one that was put back, as by `cp -p` or `rsync -a`, is older
+    than the plugin that was made in between.
 
     Args:
         space: the repository.
@@ -47,15 +51,18 @@ def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
         sources: its C files, and their headers.
     """
     folder = space.out / "plugin"
-    plugin = folder / f"{name}.so"
+    plugin, stamp = folder / f"{name}.so", folder / f"{name}.made-of"
     # This file says how they are compiled.
-    newest = max(file.stat().st_mtime for file in (Path(__file__), *sources))
+    lines = [f"{file.name} {digest(file)}\n" for file in (Path(__file__), *sources)]
+    wanted = "".join((*lines, f"{version(HOST_GCC)}\n"))
     with lock(folder, "QEMU's plugin"):
-        if not plugin.exists() or plugin.stat().st_mtime < newest:
+        if not (plugin.exists() and stamp.exists() and stamp.read_text() == wanted):
+            stamp.unlink(missing_ok=True)
             fresh = folder / "fresh.so"
             code = [source for source in sources if source.suffix == ".c"]
             run([HOST_GCC, *_CFLAGS, "-o", fresh, *code])
             fresh.rename(plugin)
+            stamp.write_text(wanted)
     return plugin
 
 
