@@ -11,11 +11,12 @@ import pytest
 
 from pagewright.host import disk, workspace
 from pagewright.host.arm64_packages import Fetched
-from pagewright.host.errors import DiskFullError, PagewrightError
+from pagewright.host.errors import BuildError, DiskFullError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.toolchain import NM
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules, recipes, source, tree
+from pagewright.kernel.manifest import MANIFEST, Manifest, now
 from pagewright.kernel.source import Source
 
 SPACE = workspace.find()
@@ -346,6 +347,32 @@ def test_a_file_that_was_put_back_is_compiled_again(tiny, monkeypatch):
     asked = (out / "asked").read_text()
     made(tiny, "patched", "6.12.117-1", "old", monkeypatch)
     assert (out / "asked").read_text() == asked
+
+
+def test_a_tree_that_another_run_has_assembled_of_another_release_is_refused(tiny, monkeypatch):
+    """Between the assembly and the compilation nobody holds the tree."""
+    text = made(tiny, "patched", "6.12.117-1", "old", monkeypatch)
+    built = build.Build("patched", text.parent, tiny.tree, "6.12.117-1")
+    real = tree.assemble
+
+    def overtaken(space: Workspace, pristine: Source) -> Path:
+        path = real(space, pristine)
+        replace(Manifest.read(path), source="6.12.118-1").write(path, now())
+        return path
+
+    monkeypatch.setattr(tree, "assemble", overtaken)
+    what = r"another pagewright has assembled linux 6\.12\.118-1 meanwhile"
+    with pytest.raises(BuildError, match=what) as error:
+        made(tiny, "patched", "6.12.117-1", "old", monkeypatch)
+    assert error.value.todo == "run the same command again"
+    (tiny.root / "a.c").touch()
+    with pytest.raises(BuildError, match=what):
+        modules.ensure(tiny, built, ["a.c"])
+    # One whose assembly was interrupted has no manifest.
+    (tiny.tree / MANIFEST).unlink()
+    with pytest.raises(BuildError, match="another pagewright has begun"):
+        modules.ensure(tiny, built, ["a.c"])
+    assert made(tiny, "base", "6.12.117-1", "old", monkeypatch).read_text() == "old"
 
 
 def test_a_module_that_was_put_back_is_compiled_again(tiny):

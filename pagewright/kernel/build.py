@@ -123,6 +123,7 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         lock(space.out, "the assembled tree", shared=True),
         timed("build"),
     ):
+        require_own_tree(space, build)
         _start_over_for_another_source(build)
         if not build.image.exists():
             disk.require(build.out, space_for(chosen), f"the build {name}")
@@ -141,6 +142,23 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
             _compile(build, space.base().objects, env)
             stamp.write_text(made_of + _results(build))
     return build
+
+
+def require_own_tree(space: Workspace, build: Build) -> None:
+    """Raise if the tree that a build is made from is of another release by now.
+
+    The tree was not locked between its assembly and now, and a pagewright with another release may
+    have waited for it. The caller holds the tree's lock.
+
+    Raises:
+        BuildError: it is of another release, or not whole.
+    """
+    if build.tree != space.tree:
+        return
+    there = Manifest.read(build.tree)
+    if there is None or there.source != build.source:
+        did = f"assembled linux {there.source}" if there else "begun to assemble the tree"
+        raise BuildError(f"another pagewright has {did} meanwhile", "run the same command again")
 
 
 def is_finished(space: Workspace, build: Build, release: Release | None) -> bool:

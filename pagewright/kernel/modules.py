@@ -52,7 +52,7 @@ def ensure(space: Workspace, built: Build, names: Sequence[str]) -> Path:
         names: one C file per module, relative to the repository.
 
     Raises:
-        BuildError: a source is missing or does not compile.
+        BuildError: a source is missing or does not compile, or the tree is of another release.
     """
     files = [space.root / name for name in names]
     # Each set of modules has its own: another process may boot from one meanwhile.
@@ -65,6 +65,7 @@ def ensure(space: Workspace, built: Build, names: Sequence[str]) -> Path:
         lock(folder, f"the modules for {built.name}"),
         lock(space.out, "the assembled tree", shared=True),
     ):
+        build.require_own_tree(space, built)
         # What a source includes is beside it, and not beside the link.
         lines = [f"ccflags-y += -I{directory}\n" for directory in {file.parent for file in files}]
         lines += [f"obj-m += {file.stem}.o\n" for file in files]
