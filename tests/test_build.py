@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pagewright.host import disk, workspace
+from pagewright.host import disk, packages, workspace
 from pagewright.host.arm64_packages import Fetched
-from pagewright.host.errors import BuildError, DiskFullError, PagewrightError
+from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
 from pagewright.host.run import run
-from pagewright.host.toolchain import NM
+from pagewright.host.toolchain import CLANG, GCC, NM
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules, recipes, source, tree
 from pagewright.kernel.manifest import MANIFEST, Manifest, now
@@ -45,9 +45,7 @@ def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkey
 def configured(name: str, out: Path) -> dict[str, str]:
     """Return the symbols of a build that starts from allnoconfig, without compiling it."""
     chosen = recipes.recipe(SPACE, name)
-    pristine = source.ensure(SPACE)
-    path = tree.assemble(SPACE, pristine) if chosen.patched else pristine.path
-    made = build.Build(name, out, path, pristine.package_version)
+    made = replace(build.assembled(SPACE, chosen), out=out)
     build.configure(SPACE, made, chosen.files(SPACE))
     return build.parse_config((out / ".config").read_text())
 
@@ -412,6 +410,34 @@ def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):
     compiled = made(tiny, "patched", "6.12.117-1", "text", monkeypatch)
     assert compiled.read_text() == "mine"
     assert "edited by hand: main.c\n" in (out / "fragments.config").read_text()
+
+
+@pytest.fixture
+def by_clang(tiny: Workspace) -> Workspace:
+    """Have Clang compile the base build."""
+    file = tiny.root / "base" / tiny.version / "builds.toml"
+    file.write_text(file.read_text().replace("[builds.base]", "[builds.base]\nclang = true"))
+    return tiny
+
+
+def test_a_build_is_compiled_by_the_compiler_of_its_recipe(by_clang, monkeypatch):
+    monkeypatch.setattr(source, "ensure", lambda space: Source("6.12.117-1", space.cache))
+    monkeypatch.setattr(tree, "assemble", lambda space, pristine: space.tree)
+    made_of = {
+        name: build.assembled(by_clang, recipes.recipe(by_clang, name))
+        for name in recipes.names(by_clang)
+    }
+    assert made_of["base"].compiler == CLANG and made_of["patched"].compiler == GCC
+    assert made_of["base"].tree == by_clang.cache and made_of["patched"].tree == by_clang.tree
+
+
+def test_clang_is_asked_for_before_anything_is_fetched(by_clang, monkeypatch):
+    need = packages.Need("no-such-package", "no-such-program", "compile a kernel with Clang")
+    monkeypatch.setattr(packages, "OF_CLANG", (need,))
+    monkeypatch.setattr(source, "ensure", lambda space: pytest.fail("the source was fetched"))
+    with pytest.raises(HostError, match="takes no-such-package") as error:
+        build.ensure.__wrapped__(by_clang, "base")
+    assert "`pagewright setup --full`" in error.value.todo
 
 
 def test_space_is_asked_for_before_a_first_build(tiny, monkeypatch):

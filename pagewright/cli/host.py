@@ -24,7 +24,8 @@ def setup(
         bool, typer.Option("--packaging", help="also what makes packages, and tries them")
     ] = False,
     full: Annotated[
-        bool, typer.Option("--full", help="all that; and what else `test --full` uses, a browser")
+        bool,
+        typer.Option("--full", help="all that; and what else `test --full` uses: Clang, a browser"),
     ] = False,
 ) -> None:
     """Install what this host lacks, with apt; uses sudo unless you are root."""

@@ -117,11 +117,16 @@ PACKAGING = (
     Need("qemu-efi-aarch64", UEFI_VARIABLES, "boot a whole Debian"),
 )
 
-# What only `pagewright test --full` uses, beside those.
-FULL_TESTS = (
+# What only builds use that Clang compiles.
+OF_CLANG = (
     Need(CLANG, CLANG, "compile a kernel with Clang"),
     Need(f"lld-{LLVM}", f"ld.lld-{LLVM}", "compile a kernel with Clang"),
     Need(f"llvm-{LLVM}", f"llvm-objcopy-{LLVM}", "compile a kernel with Clang"),
+)
+
+# What only `pagewright test --full` uses, beside what makes packages.
+FULL_TESTS = (
+    *OF_CLANG,
     Need("chromium", "chromium", "open pages as a reader does"),
     Need("device-tree-compiler", "fdtput", "tell guests of another machine"),
 )

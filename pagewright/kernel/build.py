@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from pagewright.host import arm64_packages, disk
-from pagewright.host.errors import BuildError, PagewrightError
+from pagewright.host import arm64_packages, disk, packages
+from pagewright.host.errors import BuildError, HostError, PagewrightError
 from pagewright.host.files import digest
 from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
@@ -105,6 +105,7 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
 
     Raises:
         PagewrightError: there is no such build, or no such feature.
+        HostError: Clang is to compile it, and is not installed.
         BuildError: the configuration or the compiler failed.
         SourceError: the source could not be had, or a hook does not apply.
         DiskFullError: there is no space for it.
@@ -114,9 +115,9 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         raise BuildError(
             f"kbuild cannot work below {space.root}", "move the clone to a path without spaces"
         )
-    pristine = source.ensure(space)
-    tree_path = tree.assemble(space, pristine) if chosen.patched else pristine.path
-    build = Build(name, space.out / name, tree_path, pristine.package_version, chosen.clang)
+    if chosen.clang:
+        _require_clang(name)
+    build = assembled(space, chosen)
     # The tree must not be assembled anew while it is compiled.
     with (
         lock(build.out, f"the build {name}"),
@@ -142,6 +143,29 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
             _compile(build, space.base().objects, env)
             stamp.write_text(made_of + _results(build))
     return build
+
+
+def assembled(space: Workspace, chosen: Recipe) -> Build:
+    """Return a build whose tree is up to date; it is neither configured nor compiled yet.
+
+    Raises:
+        SourceError: the source could not be had, or a hook does not apply.
+        DiskFullError: there is no space for it.
+    """
+    pristine = source.ensure(space)
+    path = tree.assemble(space, pristine) if chosen.patched else pristine.path
+    folder = space.out / chosen.name
+    return Build(chosen.name, folder, path, pristine.package_version, chosen.clang)
+
+
+def _require_clang(name: str) -> None:
+    """Raise unless all is installed with which Clang compiles a build."""
+    if lacking := packages.missing(packages.OF_CLANG):
+        names = " ".join(packages.package_names(lacking))
+        raise HostError(
+            f"the build {name} takes {names}, not installed here",
+            "run `pagewright setup --full`, or install them with apt",
+        )
 
 
 def require_own_tree(space: Workspace, build: Build) -> None:
