@@ -16,7 +16,7 @@ from labgrid.util.yaml import load
 
 from pagewright.host.errors import MachineError
 from pagewright.host.workspace import Workspace
-from pagewright.machine import plugin
+from pagewright.machine import inputs, plugin
 from pagewright.machine.boot import boot, console
 from pagewright.machine.options import MachineOptions, in_bytes, unmet
 from pagewright.machine.qemu import describe
@@ -180,3 +180,25 @@ def test_another_compiler_compiles_a_plugin_again(tmp_path, monkeypatch):
     before = plugin.compiled(space, "a", [source]).stat().st_ino
     monkeypatch.setattr(plugin, "version", "{} of another time".format)
     assert plugin.compiled(space, "a", [source]).stat().st_ino != before
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"memory": "xx"}, "no size of memory"),
+        ({"nodes": 2}, "cannot be divided"),
+        ({"accel": "kvm", "icount": True}, "KVM cannot"),
+        ({"accel": "kvm", "count": True}, "KVM cannot"),
+        ({"strict": True, "icount": True, "smp": 2}, "share a thread"),
+        ({"tlb": True}, "one CPU in one thread"),
+        ({"tlb": True, "icount": True, "strict": True}, "no room for strict"),
+        ({"tlb": True, "icount": True, "tlb_ranges": {"a": "x"}}, "is not one"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_anything_is_built(
+    tmp_path, monkeypatch, options, what
+):
+    """A first build takes many minutes, at the end of which nobody wants to hear of a typo."""
+    monkeypatch.setattr(inputs.build, "ensure", lambda *_: pytest.fail("a build was begun"))
+    with pytest.raises(MachineError, match=what):
+        inputs.options_for(Workspace(tmp_path, tmp_path), "patched-4k", **options)

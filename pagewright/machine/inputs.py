@@ -50,7 +50,21 @@ def options_for(
         tlb_ranges: what it tells apart of the kernel's data, by names: addresses, as
             `tlb.ranges` reads them.
         options: further fields of MachineOptions.
+
+    Raises:
+        MachineError: the options contradict each other.
     """
+    ranges = tlb_machine.ranges(tlb_ranges or {})
+    # A first build takes long, after which nobody wants to hear of a typing error.
+    own = Path()
+    MachineOptions(
+        own,
+        own,
+        count=own if count else None,
+        strict=Strict(own) if strict else None,
+        tlb=Tlb(own, tlb_machine.read(), ranges) if tlb else None,
+        **options,
+    )
     built = build.ensure(space, name)
     if modules_from:
         options["overlay"] = modules.ensure(space, built, modules_from)
@@ -61,7 +75,6 @@ def options_for(
     if strict:
         options["strict"] = strict_for(space, built.vmlinux, bbm_level)
     if tlb:
-        ranges = tlb_machine.ranges(tlb_ranges or {})
         options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read(), ranges)
     options["append"] = parameters(space, options.pop("append", ""))
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
