@@ -95,6 +95,44 @@ def test_all_that_names_a_repository_to_git_is_ours_alone(monkeypatch):
     assert run(["env"], env={"GIT_INDEX_FILE": "ours"}).count("=ours") == 1
 
 
+# What the kernel's makefiles, and make itself, take from the environment.
+OF_KERNEL_DEVELOPERS = {
+    "LLVM": "1",
+    "KCFLAGS": "-O3",
+    "HOSTCFLAGS": "-O3",
+    "LOCALVERSION": "-mine",
+    "CROSS_COMPILE_COMPAT": "arm-linux-gnueabihf-",
+    "KCONFIG_CONFIG": "/nonexistent",
+    "KBUILD_OUTPUT": "/nonexistent",
+    "INSTALL_MOD_STRIP": "1",
+    "MAKEFLAGS": "ki -- CONFIG=arm64",
+    "MFLAGS": "-ki",
+    "MAKEOVERRIDES": "CONFIG=arm64",
+    "MAKELEVEL": "1",
+}
+
+
+def test_kbuild_works_as_it_is_told_to(tmp_path, monkeypatch):
+    """`make -k test` tells make in its environment, and who works on kernels may export LLVM=1."""
+    (tmp_path / "Makefile").write_text(
+        "all: bad\n\t@echo '$(LLVM)$(KCFLAGS)$(LOCALVERSION)$(CONFIG)' $$KBUILD_BUILD_USER\n"
+        "bad: ; @! [ '$(findstring i,$(firstword -$(MAKEFLAGS)))' ]\n"
+    )
+    for name, value in OF_KERNEL_DEVELOPERS.items():
+        monkeypatch.setenv(name, value)
+    told = {"KBUILD_BUILD_USER": "builder"}
+    assert run(["make", "--silent", "-C", tmp_path], env=told) == " builder\n"
+    there = {line.split("=")[0] for line in run(["env"]).splitlines()}
+    assert there.isdisjoint(OF_KERNEL_DEVELOPERS)
+
+
+@pytest.mark.parametrize("name", ["HOME", "PATH", "TMPDIR", "XDG_CACHE_HOME", "http_proxy"])
+def test_what_programs_need_is_handed_on(monkeypatch, name):
+    value = os.environ["PATH"] if name == "PATH" else "/as/it/is"
+    monkeypatch.setenv(name, value)
+    assert f"{name}={value}" in run(["env"], env={"CCACHE_DIR": "/ccache"}).splitlines()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_leaves_nothing_running(number):
     mark = f"sleep 1234.{os.getpid()}"

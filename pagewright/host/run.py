@@ -52,6 +52,13 @@ _GIT_REPOSITORY = (
     "GIT_SHALLOW_FILE",
     "GIT_WORK_TREE",
 )
+# With these `make -k test` tells the make that we start how to work, and the kernel's makefiles
+# take compilers, flags and names from the environment of who works on kernels. What tells whether a
+# kernel is made of its sources knows nothing of it, so that the odd kernel would stay.
+_OF_MAKE = re.compile(
+    r"\w*FLAGS|MAKEFILES|MAKELEVEL|MAKEOVERRIDES"
+    r"|CROSS_COMPILE\w*|LLVM|LLVM_IAS|LOCALVERSION|(INSTALL|KBUILD|KCONFIG)_\w+"
+)
 
 
 def tail(text: str, lines: int = TAIL_LINES) -> str:
@@ -145,7 +152,11 @@ def run(
 
 def _inherited() -> dict[str, str]:
     """Return our environment without what is about us, and not about the programs we start."""
-    return {name: value for name, value in os.environ.items() if name not in _GIT_REPOSITORY}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _GIT_REPOSITORY and not _OF_MAKE.fullmatch(name)
+    }
 
 
 def _ended_with_us(words: list[str]) -> list[str]:
