@@ -112,7 +112,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, lambda number, _: pytest.exit("ended by a signal", 128 + number))
+        # `nohup` has us ignore that the connection ends.
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, lambda number, _: pytest.exit("ended by a signal", 128 + number))
     # labgrid 26.0's console logger looks for what a console has said before it has
     # said anything; only its log suffers.
     config.addinivalue_line(

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import suites
 
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
@@ -142,12 +143,38 @@ def test_signal_leaves_nothing_running(number):
         "cli.add_commands_of_features = lambda: None\n"
         "cli.main()"
     )
-    child = subprocess.Popen([sys.executable, "-c", code])
+    # Under `nohup` the tests ignore one of them, and so would the child.
+    child = subprocess.Popen(["env", "--default-signal", sys.executable, "-c", code])
     wait_until(lambda: running(mark))
     child.send_signal(number)
     assert child.wait(timeout=20) == 128 + number
     # They were sent a signal, which they take when they get a CPU.
     wait_until(lambda: not running(mark))
+
+
+def test_nohup_goes_on_when_the_connection_ends():
+    code = (
+        "import os, signal; from pagewright.cli import main as cli\n"
+        "cli.app = lambda: (os.kill(os.getpid(), signal.SIGHUP), print('went on'))\n"
+        "cli.add_commands_of_features = lambda: None\n"
+        "cli.main()"
+    )
+    command = ["nohup", sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "went on\n"
+
+
+def test_nohup_has_tests_go_on_when_the_connection_ends(tmp_path):
+    text = "import os, signal\ndef test_it():\n    os.kill(os.getpid(), signal.SIGHUP)\n"
+    (tmp_path / "test_suite.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        ["nohup", *suites.command(tmp_path)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert "1 passed" in done.stdout
 
 
 def running(command: str) -> bool:

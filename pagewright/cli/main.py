@@ -111,7 +111,9 @@ def complain(text: str, style: str = "") -> None:
 def main() -> None:
     """Run the command line."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, lambda number, _: sys.exit(128 + number))
+        # `nohup` has us ignore that the connection ends.
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, lambda number, _: sys.exit(128 + number))
     try:
         add_commands_of_features()
         app()
