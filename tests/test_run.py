@@ -127,6 +127,13 @@ def test_kbuild_works_as_it_is_told_to(tmp_path, monkeypatch):
     assert there.isdisjoint(OF_KERNEL_DEVELOPERS)
 
 
+def test_programs_speak_the_language_in_which_we_know_their_errors(monkeypatch):
+    """LANGUAGE counts before LC_ALL, unless the locale is C itself."""
+    monkeypatch.setenv("LANGUAGE", "de:fr")
+    assert run(["sh", "-c", 'echo "$LC_ALL:$LANGUAGE"']) == "C.UTF-8:\n"
+    assert run(["sh", "-c", 'echo "$LANGUAGE"'], env={"LANGUAGE": "de"}) == "de\n"
+
+
 @pytest.mark.parametrize("name", ["HOME", "PATH", "TMPDIR", "XDG_CACHE_HOME", "http_proxy"])
 def test_what_programs_need_is_handed_on(monkeypatch, name):
     value = os.environ["PATH"] if name == "PATH" else "/as/it/is"

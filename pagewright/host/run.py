@@ -33,6 +33,10 @@ TAIL_LINES = 25
 # How long a program has to end after it was asked to.
 END_SECONDS = 5
 
+# The language of the errors that `explain` knows. The C library looks at LANGUAGE first, unless the
+# locale is C itself.
+_LANGUAGE = {"LC_ALL": "C.UTF-8", "LANGUAGE": ""}
+
 # With these git names a repository to its hooks, to aliases, and to what `git bisect run` and
 # `git rebase --exec` start. Programs of ours that are to work in another repository would find that
 # one. GIT_CONFIG_COUNT and GIT_CONFIG_PARAMETERS name no repository, and may hold the user's name.
@@ -126,7 +130,7 @@ def run(
     process = subprocess.Popen(
         _ended_with_us(words),
         cwd=cwd,
-        env={**_inherited(), "LC_ALL": "C.UTF-8", **(env or {})},
+        env={**_inherited(), **_LANGUAGE, **(env or {})},
         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
