@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import select
 import shutil
 import signal
@@ -15,9 +16,9 @@ import pytest
 import suites
 
 from pagewright.host import workspace
-from pagewright.host.errors import PagewrightError
+from pagewright.host.errors import HostError, PagewrightError
 from pagewright.host.run import run
-from pagewright.kernel import source
+from pagewright.kernel import signing, source
 
 PAGEWRIGHT = str(Path(sys.executable).with_name("pagewright"))
 
@@ -182,6 +183,23 @@ def test_nohup_has_tests_go_on_when_the_connection_ends(tmp_path):
         text=True,
     )
     assert "1 passed" in done.stdout
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, tmp_path):
+    """`docker run --user 12345` has neither HOME nor an entry in /etc/passwd."""
+
+    def unknown(number):
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", signing.VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+    for ask, variable in ((workspace.find, "XDG_CACHE_HOME"), (signing.key, "XDG_CONFIG_HOME")):
+        with pytest.raises(HostError, match="no home") as error:
+            ask()
+        assert error.value.todo == f"set HOME, or {variable}"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert workspace.find().cache == tmp_path / "pagewright"
 
 
 def running(command: str) -> bool:

@@ -11,7 +11,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
-from pagewright.host.errors import PagewrightError
+from pagewright.host.errors import HostError, PagewrightError
 from pagewright.host.files import toml
 
 
@@ -201,6 +201,26 @@ class Workspace:
 
 
 def find() -> Workspace:
-    """Return the workspace this package belongs to."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pagewright"
+    """Return the workspace this package belongs to.
+
+    Raises:
+        HostError: there is no place for the cache.
+    """
+    cache = of_user("XDG_CACHE_HOME", ".cache")
     return Workspace(Path(__file__).resolve().parents[2], cache)
+
+
+def of_user(variable: str, folder: str) -> Path:
+    """Return the folder in which we keep something for the user, of all clones.
+
+    Args:
+        variable: an environment variable that says where the user has such folders.
+        folder: where they are in the home, if it does not.
+
+    Raises:
+        HostError: the user has no home, as in a container that was started for a mere number.
+    """
+    try:
+        return Path(os.environ.get(variable) or Path.home() / folder) / "pagewright"
+    except RuntimeError as error:
+        raise HostError("you have no home on this computer", f"set HOME, or {variable}") from error

@@ -11,6 +11,7 @@ from pathlib import Path
 from pagewright.host.errors import HostError
 from pagewright.host.lock import lock
 from pagewright.host.run import run
+from pagewright.host.workspace import of_user
 
 # An environment variable that names another key, in PEM: the private key and its certificate.
 VARIABLE = "PAGEWRIGHT_MODULE_KEY"
@@ -39,7 +40,7 @@ def key() -> Path:
     """Return the user's key, made if there is none yet.
 
     Raises:
-        HostError: the environment names a file that is not there.
+        HostError: the environment names a file that is not there, or the user has no home.
     """
     if given := os.environ.get(VARIABLE):
         if not Path(given).is_file():
@@ -48,8 +49,7 @@ def key() -> Path:
                 "unset it, or name a file with a private key and its certificate in PEM",
             )
         return Path(given)
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    file = config / "pagewright" / "module-signing.pem"
+    file = of_user("XDG_CONFIG_HOME", ".config") / "module-signing.pem"
     with lock(file.parent, "the key of kernel modules"):
         if not file.exists():
             _make(file)
