@@ -412,6 +412,19 @@ def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):
     assert "edited by hand: main.c\n" in (out / "fragments.config").read_text()
 
 
+@pytest.mark.parametrize(
+    ("root", "cache", "todo"),
+    [("my repo", "cache", "move the clone"), ("repo", "my cache", "XDG_CACHE_HOME")],
+)
+def test_folders_that_kbuild_cannot_work_in_are_refused_at_once(tiny, tmp_path, root, cache, todo):
+    """Unpatched kernels are made of the source in the cache, others of the tree in the clone."""
+    if not (tmp_path / root).exists():
+        tiny.root.rename(tmp_path / root)
+    with pytest.raises(BuildError, match=f"below {tmp_path}/my") as error:
+        build.ensure.__wrapped__(Workspace(tmp_path / root, tmp_path / cache), "patched")
+    assert todo in error.value.todo
+
+
 @pytest.fixture
 def by_clang(tiny: Workspace) -> Workspace:
     """Have Clang compile the base build."""

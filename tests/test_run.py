@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import select
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 import suites
 
+from pagewright.cli import main
 from pagewright.host import workspace
-from pagewright.host.errors import HostError, PagewrightError
+from pagewright.host.errors import DiskFullError, HostError, PagewrightError
 from pagewright.host.run import run
 from pagewright.kernel import signing, source
 
@@ -38,6 +40,25 @@ def test_failure_shows_the_programs_last_lines():
 def test_full_disk_is_named():
     with pytest.raises(PagewrightError, match="the disk is full"):
         run(["cp", "/etc/passwd", "/dev/full"])
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_whoever_writes(number, monkeypatch, capsys):
+    """Python's own error has neither a file nor advice."""
+    text = os.strerror(number)
+    with pytest.raises(DiskFullError) as error:
+        run(["sh", "-c", f"echo cp: {text} >&2; exit 1"])
+
+    def full():
+        raise OSError(number, text)
+
+    monkeypatch.setattr(main, "app", full)
+    monkeypatch.setattr(main, "add_commands_of_features", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit):
+        main.main()
+    said = capsys.readouterr().err
+    assert "the disk is full" in said and text in said and error.value.todo in said
 
 
 def test_timeout_ends_the_program():

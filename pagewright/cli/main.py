@@ -26,6 +26,7 @@ from pagewright.cli import (
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import console
+from pagewright.host.run import explain_own
 from pagewright.kernel.tree import commit
 
 LOGGER = logging.getLogger("pagewright")
@@ -117,16 +118,13 @@ def main() -> None:
     try:
         add_commands_of_features()
         app()
-    except PagewrightError as error:
+    except (PagewrightError, OSError) as error:
         LOGGER.debug("the error comes from here:", exc_info=True)
-        complain(f"pagewright: {error.what}", style="bold red")
-        for text in filter(None, (error.details, error.todo)):
+        known = explain_own(error) if isinstance(error, OSError) else error
+        complain(f"pagewright: {known.what}", style="bold red")
+        for text in filter(None, (known.details, known.todo)):
             complain(text)
         sys.exit(1)
     except KeyboardInterrupt:
         # Before the command runs; Typer ends the command itself in the same way.
         sys.exit(130)
-    except OSError as error:
-        LOGGER.debug("the error comes from here:", exc_info=True)
-        complain(f"pagewright: {error}", style="bold red")
-        sys.exit(1)

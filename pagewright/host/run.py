@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import logging
 import os
@@ -32,6 +33,9 @@ LOGGER = logging.getLogger(__name__)
 TAIL_LINES = 25
 # How long a program has to end after it was asked to.
 END_SECONDS = 5
+
+# The disk is full, or what the user may have of it. Python and programs have the same words for it.
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 # The language of the errors that `explain` knows. The C library looks at LANGUAGE first, unless the
 # locale is C itself.
@@ -73,12 +77,8 @@ def tail(text: str, lines: int = TAIL_LINES) -> str:
 def explain(command: Sequence[str], output: str, status: int) -> PagewrightError:
     """Turn a failed program's output into an error, naming causes we know."""
     name = next(w for w in command if w not in ("sudo", "env", "-n") and "=" not in w)
-    if "No space left on device" in output:
-        return DiskFullError(
-            f"the disk is full ({name} could not write)",
-            "free some space (pagewright needs about 9 GB), then run the same command again",
-            tail(output, 3),
-        )
+    if any(os.strerror(number) in output for number in _NO_SPACE):
+        return _disk_full(name, tail(output, 3))
     if re.search(r"Temporary failure|Could not (resolve|connect)|Unable to connect", output):
         return NetworkError(
             f"the network is not reachable ({name})",
@@ -90,6 +90,18 @@ def explain(command: Sequence[str], output: str, status: int) -> PagewrightError
         f"{shlex.join(command)[:200]} failed with status {status}",
         details="\n".join(complaints[:TAIL_LINES]) or tail(output),
     )
+
+
+def explain_own(error: OSError) -> PagewrightError:
+    """Turn what Python could not do itself into an error, naming causes we know."""
+    if error.errno in _NO_SPACE:
+        return _disk_full("pagewright", str(error))
+    return PagewrightError(str(error))
+
+
+def _disk_full(who: str, details: str) -> DiskFullError:
+    todo = "free some space (pagewright needs about 9 GB), then run the same command again"
+    return DiskFullError(f"the disk is full ({who} could not write)", todo, details)
 
 
 def run(

@@ -111,10 +111,13 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         DiskFullError: there is no space for it.
     """
     chosen = recipe(space, name)
-    if re.search(r"[\s:]", str(space.root)):
-        raise BuildError(
-            f"kbuild cannot work below {space.root}", "move the clone to a path without spaces"
-        )
+    # Unpatched kernels are made of the source in the cache.
+    for folder, todo in (
+        (space.root, "move the clone to a path without spaces"),
+        (space.cache, "set XDG_CACHE_HOME to a path without spaces"),
+    ):
+        if re.search(r"[\s:]", str(folder)):
+            raise BuildError(f"kbuild cannot work below {folder}", todo)
     if chosen.clang:
         _require_clang(name)
     build = assembled(space, chosen)
