@@ -372,7 +372,10 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 	stats->total_ns += ns;
 }
 
-/* Stop all others and call @fn, once; false if they did not stop in time. */
+/*
+ * Stop all others and call @fn, once; false if they did not stop in time. It must not be probed
+ * either, as compilers inline what it calls while the others are stopped.
+ */
 static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
 {
 	static cpumask_t mask;		/* protected by pause_sem */
@@ -425,7 +428,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	return all_stopped;
 }
-/* What it calls while all are stopped is inlined, as a rule. */
+
 NOKPROBE_SYMBOL(try_pause);
 
 #ifdef CONFIG_ARM64_CPU_PAUSE_STOP_MACHINE

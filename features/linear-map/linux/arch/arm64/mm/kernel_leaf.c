@@ -21,7 +21,6 @@
 #include <linux/mm.h>
 #include <linux/pfn.h>
 
-
 #include "kernel_leaf.h"
 
 /* Of what splits, changes and folds leaves. */
