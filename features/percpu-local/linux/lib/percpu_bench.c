@@ -88,8 +88,12 @@ DEFINE_VARIABLE(u128);
 #define do_or(variable)		this_cpu_or(variable, (u64)a)
 #define do_xchg(variable)	use(this_cpu_xchg(variable, (u64)a))
 #define do_cmpxchg(variable)	use(this_cpu_cmpxchg(variable, (u64)a, (u64)b))
+/* On x86-64 it ends with a semicolon, so that it is no expression. */
 #define do_cmpxchg64(variable)						\
-	use(this_cpu_cmpxchg64(variable, (u64)a, (u64)b))
+({									\
+	u64 old = this_cpu_cmpxchg64(variable, (u64)a, (u64)b);		\
+	use(old);							\
+})
 #define do_cmpxchg128(variable)	use(this_cpu_cmpxchg128(variable, a, b))
 
 /*
