@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from features import FEATURE
 from pagewright.host import disk, packages, workspace
 from pagewright.host.arm64_packages import Fetched
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
@@ -197,15 +198,6 @@ modules_install: ; mkdir -p $(INSTALL_MOD_PATH) && echo installed >>$(O)/install
 OF_NEW_FILE = """\
 Image: $(O)/new.o
 $(O)/new.o: new.c ; cp $< $@
-"""
-FEATURE = """\
-name = "one"
-summary = ""
-kconfig = ""
-boot_off = ""
-builds_on = []
-kunit_suites = []
-commit = []
 """
 
 IMAGE = "arch/arm64/boot/Image"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from features import FEATURE
 from pagewright.guest import image, programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import arm64_packages, disk, packages
@@ -19,15 +20,6 @@ from pagewright.machine.options import MachineOptions
 
 BUILD = "base-4k"
 
-FEATURE = """
-name = "one"
-summary = ""
-kconfig = ""
-boot_off = ""
-builds_on = []
-kunit_suites = []
-commit = []
-"""
 
 needs_qemu = pytest.mark.skipif("config.getoption('lg_env')", reason="this test is of QEMU")
 

@@ -209,10 +209,10 @@ def test_nothing_else_is_called_in_a_pause(space, tested, name):
     """No compiler makes a function of what has to be inlined there."""
     vmlinux = build.ensure(space, tested(name)).vmlinux
     called = {}
-    for name in sorted(IN_A_PAUSE):
-        code = run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={name}", vmlinux])
-        assert f"<{name}>:" in code
-        called[name] = set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
+    for function in sorted(IN_A_PAUSE):
+        code = run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={function}", vmlinux])
+        assert f"<{function}>:" in code
+        called[function] = set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
     assert called["pause"] == {"smp_send_cpu_pause"}
     assert set().union(*called.values()) <= IN_A_PAUSE | CALLED_IN_A_PAUSE, called
 
@@ -221,16 +221,15 @@ def test_nothing_that_runs_in_a_pause_can_be_traced_or_probed(machine):
     place = machine(smp=2)
     functions = place.check("cat /sys/kernel/tracing/available_filter_functions").split()
     assert "cpu_pause_run" in functions
-    untraced = IN_A_PAUSE
     # A function that has another name by now, or is inlined, would be missed in any list.
-    symbols = place.check(f"grep -E ' [tT] ({'|'.join(untraced)})$' /proc/kallsyms").split()
-    assert untraced.difference(symbols) == set()
-    assert untraced.intersection(functions) == set()
+    symbols = place.check(f"grep -E ' [tT] ({'|'.join(IN_A_PAUSE)})$' /proc/kallsyms").split()
+    assert IN_A_PAUSE.difference(symbols) == set()
+    assert IN_A_PAUSE.intersection(functions) == set()
     # Nor probed: who probes by address does not ask which functions can be traced.
     blacklist = "cat /sys/kernel/debug/kprobes/blacklist"
     unprobed = {line.split()[1] for line in place.check(blacklist).splitlines()}
     # What is inlined into try_pause() has the addresses of try_pause().
-    assert {*untraced, "try_pause"}.difference(unprobed) == set()
+    assert {*IN_A_PAUSE, "try_pause"}.difference(unprobed) == set()
     # The driver of GICv2, which has no NMI, has one of this name, too.
     assert functions.count("gic_ipi_send_mask") == 1
     # Inlined by the driver; if they were not, they would have to be here.
