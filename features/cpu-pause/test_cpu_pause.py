@@ -349,12 +349,16 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     pause = "echo CPU_PAUSE_PANIC >/sys/kernel/debug/provoke-crash/DIRECT"
     place.check(f"echo 0 >{cpu}; echo 1 >{cpu}; insmod /{FOLDER}/{module}.ko")
     assert "CPU hotplug has given it up" not in place.console()
+    lost = "/sys/kernel/cpu_pause/lost"
+    assert place.read(lost) == [""]
     place.check(f"echo 0 >{cpu} && {pause}")
+    assert place.read(lost) == ["2"]
     assert "CPU2 may run the kernel, though CPU hotplug has given it up" in place.console()
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
     assert place.check("cat /sys/kernel/cpu_pause/failed").strip() == "1"
     place.check(f"echo 1 >{cpu} && rmmod {module} && echo 0 >{cpu}")
     assert "CPU2 has been brought online, and can be paused again" in place.console()
+    assert place.read(lost) == [""]
     assert place.console().count("CPU hotplug has given it up") == 1
     with pytest.raises(PagewrightError):
         place.check(pause, timeout=20)

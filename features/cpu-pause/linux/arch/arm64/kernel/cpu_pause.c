@@ -931,6 +931,13 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 	return sysfs_emit(buf, "%llu\n", value);
 }
 
+static ssize_t lost_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(&lost_cpus));
+}
+
+static struct kobj_attribute lost_attr = __ATTR(lost, 0444, lost_show, NULL);
+
 static ssize_t us_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf);
 static ssize_t us_store(struct kobject *kobj, struct kobj_attribute *attr, const char *buf,
 			size_t count);
@@ -965,6 +972,7 @@ static struct attribute *cpu_pause_attrs[] = {
 	&failed_attr.attr,
 	&longest_ns_attr.attr,
 	&total_ns_attr.attr,
+	&lost_attr.attr,
 	&limit_us_attr.attr,
 	&wait_us_attr.attr,
 	NULL
