@@ -1,6 +1,6 @@
 """What this_cpu operations cost, and what they cost whole workloads.
 
-Three parts:
+Four parts:
 
 - Operations: a module executes each of them many times (percpu_bench.c says how it
   counts) on kernels with a preemption count, for preempt=full and preempt=voluntary, and on
@@ -10,6 +10,7 @@ Three parts:
   not differ. QEMU counts each by its address (count.c), so neither depends on ticks or on
   how a task's time is accounted, and an idle CPU counts nothing. Workloads that differ most
   from run to run and take least have more runs.
+- Operations of a kernel that Clang has compiled, where the choice computes the address.
 - Restartable sequences, another design: its operations on 8 bytes (percpu_restartable.c), without
   what the kernel would do when it preempts a task.
 
@@ -50,8 +51,10 @@ UNCOUNTED = (
 )
 # Another design on the unpatched kernel, which has as many instructions on any.
 RESTARTABLE = Side("restartable", "base-4k")
+# The compiler knows asm goto with an output.
+CLANG = Side("Clang", "clang-4k")
 COLUMNS = (
-    *("base", "without", "off", "patched", RESTARTABLE.label),
+    *("base", "without", "off", "patched", CLANG.label, RESTARTABLE.label),
     *(side.label for side in UNCOUNTED),
 )
 
@@ -179,6 +182,7 @@ def parts(quick: bool) -> list[Part]:
         three = (BASE, OFF, PATCHED)
         found.append(operations("operations-voluntary", voluntary, quick, three))
         found.append(operations("operations-uncounted", no_count, quick, UNCOUNTED))
+        found.append(operations("operations-clang", full, quick, (CLANG,)))
         found.append(sequences())
     return [*found, *workloads(quick)]
 

@@ -647,9 +647,9 @@ do {									\
 
 #define EXPECT_BARRIERS(test, form, sz)					\
 do {									\
-	EXPECT_BARRIER(test, __pcp_##form##_fetch_add_##sz(var, 1));	\
-	EXPECT_BARRIER(test, __pcp_##form##_xchg_##sz(var, 1));		\
-	EXPECT_BARRIER(test, __pcp_##form##_cmpxchg_##sz(var, 1, 2));	\
+	EXPECT_BARRIER(test, __pcp_##form##_fetch_add_##sz(var, addr, 1));	\
+	EXPECT_BARRIER(test, __pcp_##form##_xchg_##sz(var, addr, 1));	\
+	EXPECT_BARRIER(test, __pcp_##form##_cmpxchg_##sz(var, addr, 1, 2));	\
 } while (0)
 
 static DEFINE_PER_CPU_ALIGNED(u128, percpu_local_lock);
@@ -663,6 +663,7 @@ static DEFINE_PER_CPU_ALIGNED(u128, percpu_local_lock);
 static void a_returned_value_is_a_compiler_barrier(struct kunit *test)
 {
 	void *var = (__force void *)&percpu_local_lock;
+	unsigned long addr = __pcp_local_addr(var);
 
 #ifdef CONFIG_PREEMPT_COUNT
 	EXPECT_BARRIERS(test, llsc, 8);
@@ -676,7 +677,7 @@ static void a_returned_value_is_a_compiler_barrier(struct kunit *test)
 	EXPECT_BARRIERS(test, local, 16);
 	EXPECT_BARRIERS(test, local, 32);
 	EXPECT_BARRIERS(test, local, 64);
-	EXPECT_BARRIER(test, __pcp_local_cmpxchg_128(var, 1, 2));
+	EXPECT_BARRIER(test, __pcp_local_cmpxchg_128(var, addr, 1, 2));
 }
 #endif /* __PERCPU_LOCAL_OPS */
 

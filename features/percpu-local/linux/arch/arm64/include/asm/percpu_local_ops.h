@@ -27,6 +27,8 @@
 
 /* NULL stays NULL, which nobody can map. */
 #define __pcp_local_addr(ptr)	((unsigned long)(ptr) & ~PERCPU_LOCAL_BIT)
+/* The same as the one instruction that it is. */
+#define __PCP_LOCAL_ADDR	"and	%x[addr], %x[ptr], %[mask]"
 
 /*
  * The memory operand names the variable at the per-CPU pointer's own address. C
@@ -40,37 +42,38 @@
  * not on x86. All classic forms are barriers, as each disables preemption.
  */
 #define __PCP_LOCAL_RW(sz, w, sfx)					\
-static __always_inline unsigned long __pcp_local_read_##sz(void *ptr)	\
+static __always_inline unsigned long					\
+__pcp_local_read_##sz(void *ptr, unsigned long addr)			\
 {									\
 	unsigned long ret;						\
 									\
 	asm volatile("ldr" #sfx "\t%" #w "[ret], [%[addr]]"		\
 		     : [ret] "=r" (ret)					\
-		     : [addr] "r" (__pcp_local_addr(ptr)),		\
-		       "m" (*(u##sz *)ptr));				\
+		     : [addr] "r" (addr), "m" (*(u##sz *)ptr));		\
 									\
 	return (u##sz)ret;						\
 }									\
 									\
 static __always_inline void						\
-__pcp_local_write_##sz(void *ptr, unsigned long val)			\
+__pcp_local_write_##sz(void *ptr, unsigned long addr, unsigned long val)	\
 {									\
 	asm volatile("str" #sfx "\t%" #w "[val], [%[addr]]"		\
 		     : "+m" (*(u##sz *)ptr)				\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val)); \
+		     : [addr] "r" (addr), [val] "rZ" (val));		\
 }
 
 /* Load and store in one, LSE: [ret] is what was there before. */
 #define __PCP_LOCAL_RMW(sz, w, sfx, name, insn, cl...)			\
 static __always_inline unsigned long					\
-__pcp_local_##name##_##sz(void *ptr, unsigned long val)			\
+__pcp_local_##name##_##sz(void *ptr, unsigned long addr,		\
+			  unsigned long val)				\
 {									\
 	unsigned long ret;						\
 									\
 	asm volatile(__LSE_PREAMBLE					\
 		     #insn #sfx "\t%" #w "[val], %" #w "[ret], [%[addr]]" \
 		     : [ret] "=r" (ret), "+m" (*(u##sz *)ptr)		\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [val] "rZ" (val) \
+		     : [addr] "r" (addr), [val] "rZ" (val)		\
 		     : cl);						\
 									\
 	return (u##sz)ret;						\
@@ -78,12 +81,13 @@ __pcp_local_##name##_##sz(void *ptr, unsigned long val)			\
 
 #define __PCP_LOCAL_CMPXCHG(sz, w, sfx)					\
 static __always_inline unsigned long					\
-__pcp_local_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new) \
+__pcp_local_cmpxchg_##sz(void *ptr, unsigned long addr,		\
+			 unsigned long old, unsigned long new)		\
 {									\
 	asm volatile(__LSE_PREAMBLE					\
 		     "cas" #sfx "\t%" #w "[old], %" #w "[new], [%[addr]]" \
 		     : [old] "+r" (old), "+m" (*(u##sz *)ptr)		\
-		     : [addr] "r" (__pcp_local_addr(ptr)), [new] "rZ" (new) \
+		     : [addr] "r" (addr), [new] "rZ" (new)		\
 		     : "memory");					\
 									\
 	return (u##sz)old;						\
@@ -109,10 +113,9 @@ __PCP_LOCAL_OPS(64, x,)
 #undef __PCP_LOCAL_RW
 
 static __always_inline u128
-__pcp_local_cmpxchg_128(void *ptr, u128 old, u128 new)
+__pcp_local_cmpxchg_128(void *ptr, unsigned long addr, u128 old, u128 new)
 {
 	union __u128_halves o = { .full = old }, n = { .full = new };
-	unsigned long addr = __pcp_local_addr(ptr);
 	register unsigned long x0 asm("x0") = o.low;
 	register unsigned long x1 asm("x1") = o.high;
 	register unsigned long x2 asm("x2") = n.low;
@@ -137,7 +140,8 @@ __pcp_local_cmpxchg_128(void *ptr, u128 old, u128 new)
  */
 #define __PCP_LLSC_RMW(sz, w, sfx, name, insn, cl...)			\
 static __always_inline unsigned long					\
-__pcp_llsc_##name##_##sz(void *ptr, unsigned long val)			\
+__pcp_llsc_##name##_##sz(void *ptr, unsigned long addr,			\
+			 unsigned long val)				\
 {									\
 	unsigned long ret, new;						\
 	unsigned int fail;						\
@@ -149,8 +153,7 @@ __pcp_llsc_##name##_##sz(void *ptr, unsigned long val)			\
 			    "	cbnz	%w[fail], 1b"			\
 			    : [ret] "=&r" (ret), [new] "=&r" (new),	\
 			      [fail] "=&r" (fail), "+m" (*(u##sz *)ptr)	\
-			    : [addr] "r" (__pcp_local_addr(ptr)),	\
-			      [val] "r" (val)				\
+			    : [addr] "r" (addr), [val] "r" (val)		\
 			    : cl);					\
 									\
 	return (u##sz)ret;						\
@@ -158,7 +161,8 @@ __pcp_llsc_##name##_##sz(void *ptr, unsigned long val)			\
 
 #define __PCP_LLSC_CMPXCHG(sz, w, sfx)					\
 static __always_inline unsigned long					\
-__pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new) \
+__pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long addr,			\
+			unsigned long old, unsigned long new)		\
 {									\
 	unsigned long ret;						\
 	unsigned int fail;						\
@@ -172,7 +176,7 @@ __pcp_llsc_cmpxchg_##sz(void *ptr, unsigned long old, unsigned long new) \
 			    "2:"					\
 			    : [ret] "=&r" (ret), [fail] "=&r" (fail),	\
 			      "+m" (*(u##sz *)ptr)			\
-			    : [addr] "r" (__pcp_local_addr(ptr)),	\
+			    : [addr] "r" (addr),			\
 			      [old] "r" ((unsigned long)(u##sz)old),	\
 			      [new] "rZ" (new)				\
 			    : "cc", "memory");				\
@@ -214,27 +218,68 @@ u128 __pcp_classic_cmpxchg_128(void *ptr, u128 old, u128 new);
 enum __pcp_form { __PCP_CLASSIC, __PCP_LLSC, __PCP_LSE };
 
 /*
- * Choose the form of a read-modify-write: the branch is patched twice, and
- * comes from the later entry where both capabilities are there. Without a
- * preemption count, classic and exclusive pairs are of the same length.
+ * Is the local form chosen, which takes @cap? Then @addr is set. Where the
+ * compiler knows an asm goto with an output, the instruction that replaces the
+ * branch computes the address. Otherwise it is a NOP, and the compiler adds
+ * the AND.
  */
-static __always_inline enum __pcp_form __pcp_rmw_form(void)
+static __always_inline bool __pcp_is_local(const unsigned long cap, void *ptr,
+					   unsigned long *addr)
+{
+#ifdef CONFIG_CC_HAS_ASM_GOTO_OUTPUT
+	asm_inline goto(ALTERNATIVE("b	%l[classic]", __PCP_LOCAL_ADDR, %[cap])
+			: [addr] "=r" (*addr)
+			: [ptr] "r" (ptr), [mask] "i" (~PERCPU_LOCAL_BIT),
+			  [cap] "i" (cap)
+			: : classic);
+
+	return true;
+classic: __pcp_cold;
+	return false;
+#else
+	*addr = __pcp_local_addr(ptr);
+
+	return alternative_has_cap_likely(cap);
+#endif
+}
+
+/*
+ * Choose the form of a read-modify-write, and set @addr if it is a local one:
+ * the branch is patched twice, and comes from the later entry where both
+ * capabilities are there. Without a preemption count, classic and exclusive
+ * pairs are of the same length.
+ */
+static __always_inline enum __pcp_form __pcp_rmw_form(void *ptr,
+						      unsigned long *addr)
 {
 #ifdef CONFIG_PREEMPT_COUNT
+#ifdef CONFIG_CC_HAS_ASM_GOTO_OUTPUT
+	asm_inline goto(ALTERNATIVE_2("b	%l[classic]",
+				      "b	%l[llsc]", %[local],
+				      __PCP_LOCAL_ADDR, %[lse])
+			: [addr] "=r" (*addr)
+			: [ptr] "r" (ptr), [mask] "i" (~PERCPU_LOCAL_BIT),
+			  [local] "i" (ARM64_HAS_PERCPU_LOCAL),
+			  [lse] "i" (ARM64_HAS_PERCPU_LOCAL_LSE)
+			: : classic, llsc);
+#else
 	asm_inline goto(ALTERNATIVE_2_CB("b	%l[classic]",
 					 "b	%l[llsc]", %[local],
 					 %[lse], alt_cb_patch_nops)
 			: : [local] "i" (ARM64_HAS_PERCPU_LOCAL),
 			    [lse] "i" (ARM64_HAS_PERCPU_LOCAL_LSE)
 			: : classic, llsc);
+	*addr = __pcp_local_addr(ptr);
+#endif
 
 	return __PCP_LSE;
 llsc:	__pcp_cold;
+	*addr = __pcp_local_addr(ptr);
 	return __PCP_LLSC;
 classic: __pcp_cold;
 	return __PCP_CLASSIC;
 #else
-	return alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL_LSE) ?
+	return __pcp_is_local(ARM64_HAS_PERCPU_LOCAL_LSE, ptr, addr) ?
 	       __PCP_LSE : __PCP_CLASSIC;
 #endif
 }
@@ -243,10 +288,10 @@ classic: __pcp_cold;
  * A read or a write is one instruction by itself. Without a preemption count,
  * the classic form is no longer than the local one, and needs no choice.
  */
-static __always_inline bool __pcp_rw_is_local(void)
+static __always_inline bool __pcp_rw_is_local(void *ptr, unsigned long *addr)
 {
 	return IS_ENABLED(CONFIG_PREEMPT_COUNT) &&
-	       alternative_has_cap_likely(ARM64_HAS_PERCPU_LOCAL);
+	       __pcp_is_local(ARM64_HAS_PERCPU_LOCAL, ptr, addr);
 }
 
 /*
@@ -273,10 +318,11 @@ static __always_inline bool __pcp_rw_is_local(void)
 ({									\
 	typeof(pcp) __percpu *ptr__ = &(pcp);				\
 	void *raw__ = (__force void *)ptr__;				\
+	unsigned long addr__;						\
 	typeof(pcp) val__;						\
 									\
-	if (__pcp_rw_is_local())					\
-		val__ = (typeof(pcp))__pcp_local_read_##sz(raw__);	\
+	if (__pcp_rw_is_local(raw__, &addr__))				\
+		val__ = (typeof(pcp))__pcp_local_read_##sz(raw__, addr__); \
 	else								\
 		val__ = __pcp_classic_return(__percpu_read_##sz, *ptr__); \
 	val__;								\
@@ -287,17 +333,23 @@ static __always_inline bool __pcp_rw_is_local(void)
 	typeof(pcp) __percpu *ptr__ = &(pcp);				\
 	void *raw__ = (__force void *)ptr__;				\
 	unsigned long val__ = (unsigned long)(val);			\
+	unsigned long addr__;						\
 									\
-	if (__pcp_rw_is_local())					\
-		__pcp_local_write_##sz(raw__, val__);			\
+	if (__pcp_rw_is_local(raw__, &addr__))				\
+		__pcp_local_write_##sz(raw__, addr__, val__);		\
 	else								\
 		_pcp_protect(__percpu_write_##sz, *ptr__, val__);	\
 })
 
-/* Of three expressions, evaluate the one whose form is chosen. */
+/*
+ * Of three expressions, evaluate the one whose form is chosen. All of them find
+ * the pointer in raw__, and the first two the local address in addr__.
+ */
 #define __pcp_choose(lse, llsc, classic)				\
 ({									\
-	switch (__pcp_rmw_form()) {					\
+	unsigned long addr__;						\
+									\
+	switch (__pcp_rmw_form(raw__, &addr__)) {			\
 	case __PCP_LSE:							\
 		lse;							\
 		break;							\
@@ -325,8 +377,8 @@ static __always_inline bool __pcp_rw_is_local(void)
 	void *raw__ = (__force void *)ptr__;				\
 	unsigned long val__ = (unsigned long)(val);			\
 									\
-	__pcp_choose(__pcp_local_##name##_##sz(raw__, val__),		\
-		     __pcp_llsc_##name##_##sz(raw__, val__),		\
+	__pcp_choose(__pcp_local_##name##_##sz(raw__, addr__, val__),		\
+		     __pcp_llsc_##name##_##sz(raw__, addr__, val__),		\
 		     _pcp_protect(__percpu_##name##_case_##sz, *ptr__,	\
 				  val__));				\
 })
@@ -342,8 +394,8 @@ static __always_inline bool __pcp_rw_is_local(void)
 	unsigned long val__ = (unsigned long)(val);			\
 									\
 	__pcp_choose_return(typeof(pcp),				\
-		(u##sz)(__pcp_local_fetch_add_##sz(raw__, val__) + val__), \
-		(u##sz)(__pcp_llsc_fetch_add_##sz(raw__, val__) + val__), \
+		(u##sz)(__pcp_local_fetch_add_##sz(raw__, addr__, val__) + val__), \
+		(u##sz)(__pcp_llsc_fetch_add_##sz(raw__, addr__, val__) + val__), \
 		__pcp_classic_return(__percpu_add_return_case_##sz,	\
 				     *ptr__, val__));			\
 })
@@ -356,8 +408,8 @@ static __always_inline bool __pcp_rw_is_local(void)
 	unsigned long bits__ = (unsigned long)val__;			\
 									\
 	__pcp_choose_return(typeof(pcp),				\
-		__pcp_local_xchg_##sz(raw__, bits__),			\
-		__pcp_llsc_xchg_##sz(raw__, bits__),			\
+		__pcp_local_xchg_##sz(raw__, addr__, bits__),			\
+		__pcp_llsc_xchg_##sz(raw__, addr__, bits__),			\
 		__pcp_classic_return(xchg_relaxed, *ptr__, val__));	\
 })
 
@@ -371,8 +423,8 @@ static __always_inline bool __pcp_rw_is_local(void)
 	unsigned long to__ = (unsigned long)new__;			\
 									\
 	__pcp_choose_return(typeof(pcp),				\
-		__pcp_local_cmpxchg_##sz(raw__, from__, to__),		\
-		__pcp_llsc_cmpxchg_##sz(raw__, from__, to__),		\
+		__pcp_local_cmpxchg_##sz(raw__, addr__, from__, to__),		\
+		__pcp_llsc_cmpxchg_##sz(raw__, addr__, from__, to__),		\
 		__pcp_classic_return(cmpxchg_relaxed, *ptr__, old__, new__)); \
 })
 
@@ -426,7 +478,7 @@ static __always_inline bool __pcp_rw_is_local(void)
 	u128 new__ = (n);						\
 									\
 	__pcp_choose_return(u128,					\
-		__pcp_local_cmpxchg_128(raw__, old__, new__),		\
+		__pcp_local_cmpxchg_128(raw__, addr__, old__, new__),		\
 		__pcp_llsc_cmpxchg_128(raw__, old__, new__),		\
 		__pcp_classic_cmpxchg_128(raw__, old__, new__));	\
 })
