@@ -11,12 +11,12 @@ import re
 from fnmatch import fnmatchcase
 
 import pytest
+from split import was_split
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.kernel.recipes import DEFAULT_BUILD
-from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
@@ -43,15 +43,6 @@ HUGEPAGES = """
 for nr in 40 140 0; do echo $nr >/proc/sys/vm/nr_hugepages || exit 1; done
 test $(cat /proc/sys/vm/nr_hugepages) = 0
 """
-
-
-def was_split(guest: Machine) -> bool:
-    """Tell whether the suite of the linear map took it for one that is split.
-
-    It skips nearly all its cases where it is not, and passes.
-    """
-    [results] = guest.read("/sys/kernel/debug/kunit/linear_map/results")
-    return "the linear map is not split on this system" not in results
 
 
 # What takes CPUs that are paused or split blocks by access flags, as in tests of the features.

@@ -2246,6 +2246,9 @@ CPUS = [
     pytest.param({"cpu": UNLISTED_CPU, "bbm_level": 0}, id="level-0"),
     pytest.param({"cpu": KPTI_CPU}, id="cortex-a76"),
     pytest.param({"cpu": "neoverse-n1", "append": "arm64.linear_map=af"}, id="access-flags"),
+    pytest.param(
+        {"cpu": UNLISTED_CPU, "bbm_level": 0, "append": "hugetlb_vmemmap=pause"}, id="paused-remaps"
+    ),
 ]
 
 

@@ -11,7 +11,7 @@ import itertools
 import re
 import shlex
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from settled import settled_leaves, wait_until
@@ -20,7 +20,7 @@ from workloads import LOAD_UNLOAD
 from pagewright.kernel.recipes import recipe
 from pagewright.machine import klog
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
+from pagewright.machine.options import LEVEL_0_CPU
 
 pytestmark = [pytest.mark.full, pytest.mark.long]
 
@@ -119,22 +119,37 @@ def changes(place: Machine) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("cpu", [DEFAULT_CPU, LEVEL_0_CPU], ids=["live", "paused"])
-@pytest.mark.parametrize("build", ["patched-4k", "debug-4k", "patched-16k", "patched-64k"])
-def test_everything_at_once(machine, space, hotplug, build, cpu):
+# How the machine changes kernel page tables.
+WAYS: dict[str, dict[str, Any]] = {
+    "live": {},
+    "paused": {"cpu": LEVEL_0_CPU},
+    "access-flags": {"cpu": "neoverse-n1", "append": "arm64.linear_map=af"},
+    "paused-remaps": {"cpu": LEVEL_0_CPU, "append": "hugetlb_vmemmap=pause"},
+    "strict": {"strict": True},
+    "strict-paused": {"cpu": LEVEL_0_CPU, "strict": True, "bbm_level": 0},
+}
+BUILDS = ("patched-4k", "debug-4k", "patched-16k", "patched-64k")
+
+
+@pytest.mark.parametrize(
+    ("build", "way"),
+    [
+        *itertools.product(BUILDS, ("live", "paused")),
+        *itertools.product(BUILDS[:1], [*WAYS][2:]),
+    ],
+)
+def test_everything_at_once(machine, space, hotplug, build, way):
     """What fails is named with the end of what it has printed; nothing is left when all is over."""
-    amounts = AMOUNTS[build.rpartition("-")[2]]
-    place = machine(
-        build,
-        cpu=cpu,
-        smp=8,
-        memory=amounts.memory,
-        **hotplug.options
-        | {
-            "append": f"{hotplug.options['append']} hugetlb_free_vmemmap=on "
-            f"arm64.linear_map_fold_delay_ms=10 {amounts.append}".strip()
-        },
-    )
+    amounts, options = AMOUNTS[build.rpartition("-")[2]], hotplug.options | WAYS[way]
+    words = [
+        hotplug.options["append"],
+        "hugetlb_free_vmemmap=on arm64.linear_map_fold_delay_ms=10",
+        "arm64.pgtable_transition_check=on" if recipe(space, build).debug else "",
+        amounts.append,
+        WAYS[way].get("append", ""),
+    ]
+    options["append"] = " ".join(filter(None, words))
+    place = machine(build, smp=8, memory=amounts.memory, **options)
     place.check(f"{LINEAR_MAP}/bpf -t programs_are_machine_code_that_runs")
     place.check(f"{LINEAR_MAP}/modules -t leave_nothing_else_read_only")
     leaves, counted = settled_leaves(place), changes(place)
@@ -174,3 +189,5 @@ def test_everything_at_once(machine, space, hotplug, build, cpu):
     wait_until(lambda: all(settled_leaves(place)[size] == leaves[size] for size in sizes), 60)
     assert place.meminfo()["HugePages_Total"] == 0
     assert klog.splats(klog.without_dying_cpus(place.console())) == ""
+    if options.get("strict"):
+        assert place.violations() == []
