@@ -408,13 +408,36 @@ def test_another_build_of_the_same_name_replaces_the_kernel(server):
     assert server.image.read_text() == "two"
 
 
-def test_who_replaces_another_build_of_the_same_name_is_told(server):
-    """DKMS keeps the modules that it has compiled for a kernel of that name."""
-    said = server.run("preinst", "upgrade", "6.12.117+pagewright3-1", RELEASE.version).stderr
-    assert "replaces another build of the same name, 6.12.117+pagewright3-1." in said
-    assert "`dkms remove`, then `dkms install`" in said
-    assert server.run("preinst", "upgrade", RELEASE.version, RELEASE.version).stderr == ""
-    assert server.run("preinst", "install").stderr == ""
+@pytest.mark.parametrize("version", [RELEASE.version, "6.12.117+pagewright3-1"])
+def test_another_build_of_the_same_name_is_refused(server, version):
+    """Whatever made an initramfs meanwhile would take modules of the one to the kernel of the other.
+
+    Builds of two commits, or with two keys of modules, have the same version, too.
+    """
+    server.unpack()
+    (server.modules / "vmlinuz").write_text("another")
+    before = server.calls()
+    result = server.run("preinst", "upgrade", version, RELEASE.version)
+    assert result.returncode == 1
+    assert f"another build of the same name is installed, of version {version}." in result.stderr
+    assert "This one was not installed. Make it with a higher number" in result.stderr
+    assert f"apt purge linux-image-{RELEASE.name}" in result.stderr
+    assert server.calls() == before
+    # dpkg goes back then, and the old package is as it was.
+    for script, action in (("postrm", "abort-upgrade"), ("postinst", "abort-upgrade")):
+        assert server.run(script, action, version).returncode == 0
+    assert (server.modules / "vmlinuz").read_text() == "another"
+
+
+def test_the_same_build_is_reinstalled(server):
+    server.unpack()
+    shutil.copy(server.debian.parent / "stage" / "boot" / "vmlinuz", server.modules)
+    for there in (True, False):
+        result = server.run("preinst", "upgrade", RELEASE.version, RELEASE.version)
+        assert (result.returncode, result.stderr) == (0, "")
+        # Whoever has lost a file reinstalls the package.
+        if there:
+            (server.modules / "vmlinuz").unlink()
 
 
 def test_a_kernel_that_boot_has_no_space_for_is_not_half_there(server):

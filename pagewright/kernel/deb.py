@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pagewright.host import disk, packages
 from pagewright.host.errors import BuildError, HostError
+from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.repository import last_commit
@@ -260,6 +261,8 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
         "DATE": formatdate(release.seconds),
         "MAINTAINER": _maintainer(),
         "LIBC": libc_version(),
+        # Two builds may have the same name and version.
+        "KERNEL_DIGEST": digest(boot / "vmlinuz"),
         "BOOT_KIB": str(sum(file.stat().st_size for file in boot.iterdir()) // 1024 + 1),
     }
     debian = target / "debian"
