@@ -254,6 +254,23 @@ def test_a_cpu_that_is_lost_is_named(tree, status):
     assert found["changes"] == []
 
 
+def test_a_cpu_stays_lost_when_the_log_has_lost_its_line(tree, status, call):
+    """Otherwise an alert would end by itself, and nobody would bring the CPU online."""
+    log = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
+    root = tree("cortex-a76", log | {"/sys/kernel/cpu_pause/lost": "1,3\n"})
+    for with_log in (True, False):
+        found = by_name(status(root if with_log else without_log(root)))["cpu-pause"]
+        assert (found["state"], found["certain"]) == ("off", True)
+        assert "CPU 1, CPU 3 may run" in found["why"]
+        assert call(root, "check")[0] == 1
+        assert samples(call(root, "export")[1])["pagewright_cpus_lost"] == 2
+    # The CPU has been brought online, and what the log says is over.
+    line = {"/dev/kmsg": f"3,9001,9,-;cpu_pause: {LOST.format(1)}\n"}
+    root = tree("cortex-a76", line | {"/sys/kernel/cpu_pause/lost": "\n"})
+    assert by_name(status(root))["cpu-pause"]["state"] == "on"
+    assert samples(call(root, "export")[1])["pagewright_cpus_lost"] == 0
+
+
 def test_a_kernel_that_cannot_notice_hotplug_pauses_no_cpu(tree, status):
     found = by_name(status(says_of_pauses(tree("cortex-a76"), NO_STATE)))["cpu-pause"]
     assert found["why"] == "The kernel says: no CPU hotplug state (-28), so no CPU can be paused."
@@ -1248,7 +1265,7 @@ def test_the_newest_lines_are_those_of_the_ring(tree, monkeypatch):
     log = tool.read_log(files)
     assert (log.source, log.complete) == ("journalctl", True)
     assert log.lines == (*journal, f"cpu_pause: {LOST.format(1)}")
-    assert tool._lost_cpus(replace(tool.read_machine(files), log=log)) == (1,)
+    assert tool.lost_cpus(replace(tool.read_machine(files), log=log)) == (1,)
 
 
 def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypatch, capsys):
