@@ -350,16 +350,19 @@ def test_percpu_local_alone_is_not_absent_for_who_may_not_read_the_log(tree, sta
     assert (percpu_local["state"], percpu_local["certain"]) == ("off", False)
 
 
-@pytest.mark.parametrize(("boot", "state"), [(99_999_999_999, "absent"), (1_000_000, "unknown")])
-def test_a_configuration_that_came_after_the_boot_is_no_proof(tree, status, here, boot, state):
-    """Builds of one number have the same name: it may be of the kernel of the next boot."""
-    changes = {
-        "/proc/stat": f"cpu 1 2\nbtime {boot}\n",
-        "/boot/config-6.12.117": "CONFIG_ARM64=y\n",
-    }
-    root = without_log(tree("all-on", changes))
-    percpu_local = by_name(status(root))["percpu-local"]
-    assert (percpu_local["state"], percpu_local["certain"]) == (state, state == "absent")
+def test_a_configuration_whose_date_has_changed_is_read(tree, status, here):
+    """A chmod, a copy or a reinstallation does that, and at each boot a root that is in RAM."""
+    changes = {"/proc/stat": "cpu 1 2\nbtime 1000000\n", "/dev/kmsg": "6,9000,9,-;eth0: up\n"}
+    percpu_local = by_name(status(tree("all-on", changes)))["percpu-local"]
+    assert (percpu_local["state"], percpu_local["certain"]) == ("on", False)
+
+
+def test_who_reads_a_log_that_has_lost_its_start_is_not_only_sent_to_root(tree, status):
+    """It may be root."""
+    changes = {"/boot/config-6.12.117": None, "/dev/kmsg": "6,9000,9,-;eth0: up\n"}
+    percpu_local = by_name(status(tree("all-on", changes)))["percpu-local"]
+    assert percpu_local["state"] == "unknown"
+    assert percpu_local["changes"] == ["Run this command as root, or soon after a boot."]
 
 
 def test_percpu_local_is_absent_where_the_log_or_the_configuration_says_so(tree, status):
