@@ -374,6 +374,18 @@ def test_a_signed_kernel_stays_when_its_package_is_reinstalled(server):
     assert server.boot() == before
 
 
+def test_an_initramfs_that_is_gone_is_named(server):
+    """dracut deletes the old one if /boot has no space for the new one."""
+    server.unpack()
+    server.hooks(f"touch {server.initramfs}")
+    assert server.run("postinst", "configure", "").returncode == 0
+    for hooks, gone in ((["exit 1"], False), ([f"rm {server.initramfs}", "exit 1"], True)):
+        server.hooks(*hooks)
+        said = server.run("postinst", "configure", RELEASE.version).stderr
+        assert "the boot menu may name it." in said
+        assert ("It has no initramfs, so do not reboot now." in said) == gone
+
+
 @pytest.mark.parametrize("then", ["exit 1", "kill -9 $PPID"])
 def test_there_is_a_kernel_in_boot_whatever_happens(server, then):
     """The boot menu names it, and GRUB waits for ever if the default is not there."""
