@@ -375,7 +375,7 @@ def test_a_signed_kernel_stays_when_its_package_is_reinstalled(server):
 
 
 def test_an_initramfs_that_is_gone_is_named(server):
-    """dracut deletes the old one if /boot has no space for the new one."""
+    """Dracut deletes the old one if /boot has no space for the new one."""
     server.unpack()
     server.hooks(f"touch {server.initramfs}")
     assert server.run("postinst", "configure", "").returncode == 0
@@ -1183,14 +1183,24 @@ def reprepro(space, tmp_path, monkeypatch):
     return told
 
 
-def test_apt_on_the_server_can_read_the_key(space, key, reprepro):
-    """Its user is another one, and scp gives the file the permissions that it has here."""
+def test_other_users_can_read_the_repository(space, key, reprepro):
+    """The user of a web server does, and that of apt: copies keep the permissions that are here."""
+    program = reprepro.parent / "bin" / "reprepro"
+    # What it is given first: --basedir FOLDER.
+    program.write_text(
+        '#!/bin/sh\nmkdir -p "$2/dists/pagewright"; : >"$2/dists/pagewright/InRelease"'
+    )
     before = os.umask(0o077)
     try:
         target = archive.make(space, key)
     finally:
         os.umask(before)
-    assert (target / archive.KEYRING).stat().st_mode & 0o777 == 0o644
+    modes = {
+        str(file.relative_to(target)): file.stat().st_mode & 0o777 for file in target.rglob("*")
+    }
+    assert modes[archive.KEYRING] == 0o644
+    assert modes["dists/pagewright/InRelease"] == 0o644
+    assert (modes["dists"], target.stat().st_mode & 0o777) == (0o755, 0o755)
 
 
 def test_gpg_asks_for_a_passphrase_at_our_terminal(space, key, reprepro, monkeypatch):

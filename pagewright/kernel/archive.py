@@ -75,8 +75,8 @@ def make(space: Workspace, key: str) -> Path:
             run([*add, *packages], env=_terminal())
             public = run(["gpg", "--batch", "--armor", "--export", fingerprint])
             (fresh / KEYRING).write_text(public)
-            # scp keeps its permissions, and apt on the server reads it as another user.
-            (fresh / KEYRING).chmod(0o644)
+            # A web server reads this as another user, and so does apt, also of copies.
+            run(["chmod", "-R", "go=rX", fresh])
             if target.exists():
                 target.rename(work / "old")
             fresh.rename(target)
