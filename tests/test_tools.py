@@ -1422,6 +1422,54 @@ def test_a_tree_of_a_stranger_is_left_by_no_link(tree, status, tmp_path):
     assert by_name(status(root))["atomic-write-fault"]["state"] == "unknown"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/proc/sys/kernel/osrelease",
+        "/proc/sys/kernel/arch",
+        "/sys/kernel/security/lockdown",
+        # It cannot be read, and is named.
+        "/sys/kernel/cpu_pause/\x1b[2J/file",
+    ],
+)
+def test_a_tree_of_a_stranger_is_no_command_to_the_terminal(tree, call, path):
+    """The characters of an escape are told from those that only look odd."""
+    root = tree("all-on", {path: "6.12 \u00b5 \x1b]0;owned\x07\x1b[2J \x9b2J \u202e\n"})
+    for command in ("status", "map", "check", "advise", "export"):
+        _, output = call(root, command)
+        assert [c for c in output if not c.isprintable() and c != "\n"] == [], command
+    if path == "/proc/sys/kernel/osrelease":
+        assert "Linux 6.12 \u00b5 ?]0;owned??[2J ?2J ? on" in call(root, "status")[1]
+
+
+DIGITS = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/sys/kernel/cpu_pause/pauses", "\u00b2\n"),
+        ("/sys/kernel/cpu_pause/pauses", f"{DIGITS}\n"),
+        ("/proc/meminfo", f"MemTotal: {DIGITS} kB\n"),
+        ("/proc/meminfo", f"MemTotal: {DIGITS[:4000]} kB\n"),
+        ("/sys/kernel/mm/hugepages/hugepages-0kB/nr_hugepages", "1\n"),
+    ],
+    ids=["superscript", "pauses", "memory", "more-memory", "no-size"],
+)
+def test_a_number_that_no_machine_has_is_an_error_in_words(tree, call, path, text):
+    root = tree("all-on", {path: text})
+    for command in ("status", "check", "advise", "export"):
+        code, output = call(root, command)
+        said = output.splitlines()[-1].startswith(f"pagewright: {root} is of no machine: ")
+        assert code in ((tool.FAILED,) if said else (tool.ALL_ON, tool.FAILED))
+        assert said or command != "status" or DIGITS[:4000] not in text
+
+
+def test_there_are_no_more_cpus_than_a_kernel_can_have(tree, status):
+    root = tree("all-on", {"/sys/devices/system/cpu/possible": "0-3,2-99999999\n"})
+    assert status(root)["machine"]["cpus"]["possible"] == 4 + tool.TOO_MANY_CPUS - 2
+
+
 def test_a_pipe_in_a_tree_of_a_stranger_is_not_waited_for(tree):
     root = tree("all-on", {"/proc/version": None, "/dev/kmsg": None})
     for name in ("proc/version", "dev/kmsg"):
