@@ -2135,6 +2135,15 @@ def test_the_man_page_has_all_commands_options_and_names(tree, call):
             assert line.split()[2].removeprefix("pagewright_") in page, line
 
 
+def test_nobody_is_asked_to_report_a_cpu_that_firmware_has_lost(tree, call):
+    """The check has the result wrong, but what is wrong is no fault of ours."""
+    root = tree("cortex-a76", {"/sys/kernel/cpu_pause/lost": "3\n"})
+    assert "wrong    all CPUs could be paused" in call(root, "check")[1]
+    page = " ".join((TOOLS / "pagewright.1").read_text().split())
+    result = page.split(".B wrong ")[1].split(")")[0]
+    assert result.startswith("(please report it, unless no CPU can be paused because one is lost")
+
+
 @pytest.mark.skipif(not shutil.which("man"), reason="there is no man")
 def test_the_man_page_is_well_formed():
     command = ["man", "--warnings", "-l", "-Tutf8", str(TOOLS / "pagewright.1")]
