@@ -89,6 +89,15 @@ def test_a_table_of_several_runs_has_errors_and_their_number(sample):
     assert "2 to 3 boots of each side" in text
 
 
+def test_only_a_side_that_was_run_once_is_without_an_error():
+    """In README.md, as in the terminal, one that rounds to 0.0 is not left out."""
+    for runs, error in (([50.0, 50.01], " ± 0.0"), ([50.0, 50.0], " ± 0.0"), ([50.0], "")):
+        figure = Figure("g", "row", "unit", {"base": [100.0, 100.01], "patched": runs})
+        assert record.percent(figure, "patched", "base") == f"-50.0{error} %"
+        printed = report.change(runs, figure.runs["base"]).replace("\N{NO-BREAK SPACE}", " ")
+        assert f"(-50.0{error} %)" in printed
+
+
 def test_difference_from_nothing_is_not_a_percentage():
     assert report.change([5.0], [0.0]) == "+5"
     assert report.change([12.3], [12.3]) == "="

@@ -183,10 +183,12 @@ def short(value: float) -> str:
 
 
 def percent(figure: Figure, side: str, reference: str) -> str:
-    """Say how a side differs from another one, in percent, with the standard error."""
+    """Say how a side differs from another one, in percent, with the standard error if there is one.
+
+    One that rounds to 0.0 is there, too: without it a side counts as run once.
+    """
     found = difference(figure.runs[side], figure.runs[reference])
     if found.percent is None:
         return ""
-    error = f"{found.percent_error or 0:.1f}"
-    text = without_sign_of_zero(f"{found.percent:+.1f}")
-    return f"{text}{f' ± {error}' if error != '0.0' else ''} %"
+    error = "" if found.percent_error is None else f" ± {found.percent_error:.1f}"
+    return f"{without_sign_of_zero(f'{found.percent:+.1f}')}{error} %"
