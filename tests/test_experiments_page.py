@@ -429,6 +429,22 @@ def test_published_figures_are_compared_with_sides_that_there_are(name):
             assert recorded.find(one.group, one.name), one
 
 
+def test_beside_a_published_figure_the_page_has_what_the_readme_of_the_feature_has(monkeypatch):
+    """Where both have a row of that name, they compare the same sides."""
+    monkeypatch.setattr(chapters, "measured_here", lambda space, experiment: None)
+    compared = 0
+    for chapter in chapters.chapters(SPACE, record.read(SPACE)):
+        readme = SPACE.root / "features" / chapter.experiment.feature / "README.md"
+        rows = readme.read_text().splitlines() if readme.exists() else []
+        for one in chapter.experiment.published:
+            here = re.match(r"\+?(\S+).*\(([-+]?[\d.]+)", chapter.beside(one))
+            for row in rows if here else []:
+                if row.startswith(f"| {one.what} |"):
+                    assert f"| {here[1]} " in row or f"{here[2]} %" in row, (here, row)
+                    compared += 1
+    assert compared
+
+
 def recorded_page(monkeypatch) -> str:
     """Return the page of a clone that has measured nothing: of what docs/figures.json has."""
     monkeypatch.setattr(chapters, "measured_here", lambda space, experiment: None)
