@@ -459,8 +459,8 @@ def test_no_figure_of_the_page_is_zero_with_a_sign(monkeypatch):
     assert re.findall(r"[+-]0(?:\.0+)?(?![\d.,]).*", text) == []
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("page", ["sample", "recorded"])
+# The drawings of all that is recorded take a while.
+@pytest.mark.parametrize("page", ["sample", pytest.param("recorded", marks=pytest.mark.full)])
 def test_a_browser_opens_the_page_without_an_error(page, space, tmp_path, monkeypatch):
     monkeypatch.undo()
     browser = shutil.which("chromium") or shutil.which("google-chrome")

@@ -124,7 +124,8 @@ OF_CLANG = (
     Need(f"llvm-{LLVM}", f"llvm-objcopy-{LLVM}", "compile a kernel with Clang"),
 )
 
-# What only `pagewright test --full` uses, beside what makes packages.
+# What only `pagewright test --full` needs, beside what makes packages. `pagewright test` opens a
+# page where there is a browser.
 FULL_TESTS = (
     *OF_CLANG,
     Need("chromium", "chromium", "open pages as a reader does"),
