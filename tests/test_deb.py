@@ -955,12 +955,52 @@ def test_a_timer_that_was_enabled_goes_on_after_an_upgrade(tmp_path):
     assert "#DEBHELPER#" not in scripts["postrm"]
 
 
+def listed(package: Path) -> dict[str, str]:
+    """Return the files of a package but those in /usr/share/doc, each with its mode and owner."""
+    found = {}
+    for line in run_program(["dpkg-deb", "--contents", package]).splitlines():
+        mode, owner, _, _, _, name = line.split(maxsplit=5)
+        assert owner == "root/root", line
+        if not name.endswith("/") and not name.startswith("./usr/share/doc/"):
+            # debhelper of Debian 13 puts units below /usr.
+            found[re.sub(r"^\.(/usr(?=/lib/systemd/))?", "", name)] = mode
+    return found
+
+
 @pytest.mark.full
 def test_packages_of_a_kernel_that_is_none(git, compiled, space, tmp_path):
-    """Everything but the compiler's work is in earnest."""
+    """Everything but the compiler's work is in earnest, and each file is in its package."""
     first = deb.make(space, "cloud-arm64", 4)
     contents = {file.name: digest(file) for file in first}
     assert len(contents) == 5
+    usual, private, program, link = "-rw-r--r--", "-rw-------", "-rwxr-xr-x", "lrwxrwxrwx"
+    release = "6.12.117-pagewright4-cloud-arm64"
+    modules, source_of = f"/usr/lib/modules/{release}", f"src/linux-headers-{release}"
+    units = "/lib/systemd/system/pagewright-export"
+    assert {file.name.split("_")[0]: listed(file) for file in first} == {
+        f"linux-image-{release}": {
+            f"/boot/config-{release}": usual,
+            f"/boot/System.map-{release}": private,
+            # postinst copies it to /boot.
+            f"{modules}/vmlinuz": usual,
+            f"{modules}/modules.order": usual,
+            f"{modules}/kernel/hello.ko": usual,
+            f"/usr/share/lintian/overrides/linux-image-{release}": usual,
+        },
+        f"linux-headers-{release}": {
+            f"/usr/{source_of}/include/hello.h": usual,
+            f"{modules}/build -> ../../../{source_of}": link,
+        },
+        "linux-image-pagewright-cloud-arm64": {},
+        "linux-headers-pagewright-cloud-arm64": {},
+        "pagewright-tools": {
+            "/usr/bin/pagewright": program,
+            "/usr/share/man/man1/pagewright.1.gz": usual,
+            "/usr/share/bash-completion/completions/pagewright": usual,
+            "/usr/lib/tmpfiles.d/pagewright-tools.conf": usual,
+            **dict.fromkeys((f"{units}.service", f"{units}.timer"), usual),
+        },
+    }
     # In another folder the packages are the same, and with another kernel the tools are.
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(space.root, elsewhere, True, shutil.ignore_patterns("out", elsewhere.name))
