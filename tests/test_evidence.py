@@ -103,6 +103,36 @@ def test_a_shared_machine_leaves_its_logs_to_the_test_that_fails(suite):
     assert "status 7" in commands
 
 
+# Machines that write one word stand for servers.
+INSTALLS = """
+import pytest
+
+from pagewright.machine import evidence
+from tests.test_install import logs
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_server(ends, tmp_path):
+    (evidence.claim(tmp_path) / evidence.CONSOLE).write_text(ends)
+    assert ends == "well"
+"""
+
+
+def test_servers_leave_logs_always_and_among_those_of_failed_tests_if_theirs_fails(tmp_path):
+    (tmp_path / "test_it.py").write_text(INSTALLS)
+    shared = f"pythonpath={ROOT / 'tests' / 'shared'}"
+    command = suites.command(tmp_path, "-o", shared, tmp_path)
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 failed, 1 passed" in child.stdout, child.stdout + child.stderr
+    consoles = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob(evidence.CONSOLE)}
+    assert consoles == {
+        "install-logs/test_server[well]/1/console.log",
+        "install-logs/test_server[badly]/1/console.log",
+        "logs/test_it.py-test_server-badly/1/console.log",
+    }
+    assert "their logs are in" in child.stdout
+
+
 def failed(junit: Path) -> list[str]:
     """Return the names of the tests that have failed by a file of results."""
     cases = ElementTree.parse(junit).getroot().iter("testcase")

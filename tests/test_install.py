@@ -5,7 +5,7 @@ Debian's own. The kernel of the packages has a small configuration (system-4k); 
 differ in nothing else from those that `pagewright deb` makes as a rule. With --build FLAVOUR it is
 another flavour, such as cloud-arm64.
 
-The consoles stay in out/VERSION/logs/install, whatever the tests say.
+What the servers say stays in out/VERSION/install-logs, also of a test that passes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import documents
 import pytest
 
+import conftest
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError
 from pagewright.host.files import digest
@@ -136,11 +137,14 @@ def provided(made, packages):
 
 @pytest.fixture(autouse=True)
 def logs(request):
-    """Keep what the servers of a test say."""
-    folder = SPACE.out / "logs" / "install" / request.node.name
-    shutil.rmtree(folder, ignore_errors=True)
-    with evidence.kept_in(folder):
-        yield folder
+    """Keep what the servers of a test say, also if it passes; return the folder they write to."""
+    own = conftest.own_logs(request.node)
+    yield own
+    # `pagewright logs` takes each folder among the logs for that of a test that failed.
+    kept = request.config.getoption("logs").with_name("install-logs") / request.node.name
+    shutil.rmtree(kept, ignore_errors=True)
+    for machine in own.glob("*"):
+        evidence.copy(machine, kept / machine.name)
 
 
 @contextmanager
