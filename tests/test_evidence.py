@@ -149,6 +149,12 @@ def small_suite(folder: Path, *words: object) -> list[object]:
     return suites.command(folder, *words, folder)
 
 
+def test_a_run_ends_with_what_took_longest(tmp_path):
+    command = small_suite(tmp_path, "--config-file", ROOT / "pyproject.toml")
+    child = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "slowest 10 durations" in child.stdout
+
+
 def test_results_go_where_the_user_says(tmp_path):
     given = f"--junit-xml={tmp_path / 'mine.xml'}"
     subprocess.run(small_suite(tmp_path, given), cwd=ROOT, capture_output=True, check=False)
