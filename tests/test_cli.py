@@ -68,7 +68,7 @@ WRONG = [
     (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["bench", "linear-map", "--lg-env", "no.yaml"], "no environment file", "environment.yaml"),
-    (["logs", "nope"], "no log that matches 'nope'", "no test has failed"),
+    (["logs", "nope"], "no log that matches 'nope'", "none: this clone has no results"),
     (["boot", "patched-4k", "--gdb", "--run", "true"], "--gdb", "leave --run out"),
 ]
 
@@ -361,6 +361,15 @@ def test_logs_of_earlier_runs_are_only_named(failed, capsys):
     out = capsys.readouterr().out
     assert "line 99 of test_a.py-test_bad" in out
     assert "of earlier runs" not in out
+
+
+def test_logs_do_not_say_that_none_has_failed_where_none_has_run(elsewhere, capsys):
+    call("logs")
+    assert capsys.readouterr().out == "this clone has no results of tests\n"
+    (elsewhere.out / "logs").mkdir(parents=True)
+    (elsewhere.out / "logs" / "junit.xml").write_text("<testsuites/>")
+    call("logs")
+    assert capsys.readouterr().out == "no test has failed\n"
 
 
 def test_logs_of_one_test_are_whole(failed, capsys):

@@ -57,6 +57,8 @@ def logs(
 ) -> None:
     """Show what failed in the last `pagewright test`, and what its machines have left."""
     folder = workspace.find().out / "logs"
+    results = folder / "junit.xml"
+    nothing = "no test has failed" if results.exists() else "this clone has no results of tests"
     kept = sorted(
         (f for f in folder.glob("*") if f.is_dir() and not f.name.startswith(".")),
         key=lambda f: f.stat().st_mtime,
@@ -66,18 +68,18 @@ def logs(
         exact = [f for f in kept if f.name == test] or [f for f in kept if test in f.name]
         if len(exact) != 1:
             what = "is more than one log that" if exact else "is no log that"
-            names = ", ".join(f.name for f in exact or kept) or "none: no test has failed"
+            names = ", ".join(f.name for f in exact or kept) or f"none: {nothing}"
             raise PagewrightError(f"there {what} matches {test!r}", f"the logs are: {names}")
         for text in machine_files(exact[0]):
             print(text)
         return
-    failures = list(failed_tests(folder / "junit.xml"))
+    failures = list(failed_tests(results))
     for line in failures:
         print(line)
-    begun = begin_of(folder / "junit.xml")
+    begun = begin_of(results)
     last = [f for f in kept if f.stat().st_mtime >= begun]
     if not failures and not last:
-        print("no test has failed")
+        print(nothing)
     for one in last[:_TESTS]:
         print(f"\n{one.name} (pagewright logs {one.name} shows all of it)")
         for text in machine_files(one, _LINES):
