@@ -64,6 +64,7 @@ WRONG = [
     (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
     (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),
     (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
+    (["test", f"{__file__}::nope[x]"], "no test 'nope' in", "test_shells_complete_builds"),
     (["test", "--durations-min", "5"], "no test file or folder 5", "write --durations-min=5; "),
     (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
@@ -463,8 +464,8 @@ def test_tests_are_found_from_any_folder():
     assert pytest_arguments.complete(SPACE, ["-k", "x"]) == ["-k", "x", *folders]
     assert pytest_arguments.complete(SPACE, ["-n", "2", "--tb=short"])[-2:] == folders
     assert pytest_arguments.complete(SPACE, ["--logs", "not/there/yet"])[-2:] == folders
-    one = str(SPACE.root / "tests" / "test_cli.py")
-    assert pytest_arguments.complete(SPACE, ["-x", f"{one}::test_y"]) == ["-x", f"{one}::test_y"]
+    one = f"{__file__}::test_tests_are_found_from_any_folder"
+    assert pytest_arguments.complete(SPACE, ["-x", one]) == ["-x", one]
 
 
 @pytest.fixture

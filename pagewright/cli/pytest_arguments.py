@@ -6,6 +6,7 @@ latter only if it is started beside that file. `pagewright test` works from anyw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def complete(space: Workspace, words: Sequence[str]) -> list[str]:
         words: what the user gave.
 
     Raises:
-        PagewrightError: a test file, or the file of a place, is not there.
+        PagewrightError: a test file, a test in it, or the file of a place is not there.
     """
     files = []
     before = ""
@@ -39,7 +40,10 @@ def complete(space: Workspace, words: Sequence[str]) -> list[str]:
             check_place(Path(word.removeprefix(f"{_PLACE}=")))
         elif not word.startswith("-") and before not in _WITH_VALUE:
             files.append(word)
-            _check_test(space, Path(word.split("::")[0]), before)
+            file, *names = word.split("::")
+            _check_test(space, Path(file), before)
+            if names and Path(file).is_file():
+                _check_name(Path(file), names[0].partition("[")[0])
         before = word
     return [*words, *([] if files else (str(space.root / n) for n in ("tests", "features")))]
 
@@ -58,3 +62,12 @@ def _check_test(space: Workspace, path: Path, before: str) -> None:
         f"there is no test file or folder {path}",
         f"{value}the test files are: {', '.join(files)}",
     )
+
+
+def _check_name(file: Path, name: str) -> None:
+    """Raise if a file has neither a test nor a class of tests of a name."""
+    tests = re.findall(r"^(?:def|class) (test\w*)", file.read_text(), re.MULTILINE | re.IGNORECASE)
+    if name not in tests:
+        raise PagewrightError(
+            f"there is no test {name!r} in {file}", f"its tests are: {', '.join(tests)}"
+        )
