@@ -27,7 +27,7 @@ from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.progress import say
 from pagewright.host.workspace import Workspace
-from pagewright.kernel import build
+from pagewright.kernel import build, recipes
 
 if TYPE_CHECKING:
     from pagewright.machine.strict import Violation
@@ -156,7 +156,8 @@ def boot(
             space, name, firmware=uefi, strict=strict, bbm_level=bbm_level, **options
         )
     else:
-        raise PagewrightError("what is to be booted?", "name a build (`pagewright list`)")
+        builds = ", ".join(recipes.names(space))
+        raise PagewrightError("what is to be booted?", f"name a build; the builds are: {builds}")
     if gdb and name is not None:
         say(f"QEMU waits; in another terminal: {gdb_command(space, name)}")
     found: list[Violation] = []
