@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pagewright.cli import main, overview, pytest_arguments
+from pagewright.cli import guest, main, overview, pytest_arguments
 from pagewright.cli import test as test_command
 from pagewright.host import workspace
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
@@ -61,6 +61,7 @@ WRONG = [
     (["bench", "linear-map", "--part", "nope"], "no part 'nope' in linear-map", "programs"),
     (["bench", "linear-map", "--side", "nope"], "no side 'nope' in linear-map", "rodata=on"),
     (["kunit", "nope"], "no KUnit suite 'nope'", "cpu_pause"),
+    (["kunit", "cpu_pause.nope"], "no case 'nope'", "initiators_take_turns"),
     (["kunit", "cpu_pause", "nope"], "no build 'nope'", "patched-4k"),
     (["selftest", "nope"], "no selftest 'nope'", "atomic-write-fault/semantics"),
     (["status", "--json"], "a command of the tool for servers", "tools/pagewright status"),
@@ -554,6 +555,15 @@ def test_kunit_prints_the_results_of_a_suite(capsys):
     out = capsys.readouterr().out
     assert "pass  cpu_pause.initiators_take_turns\n" in out
     assert "1 cases, 0 failed" in out
+
+
+def test_every_kunit_suite_has_cases_that_can_be_named():
+    suites = guest.suites_of(SPACE)
+    assert {suite for suite in suites if not guest.cases_of(SPACE, suite)} == set()
+    # Those with parameters, and of one suite only where a feature has several.
+    assert "test_group" in guest.cases_of(SPACE, "aarch64_insn_rmw")
+    assert "violations_trip" in guest.cases_of(SPACE, "pgtable_transition")
+    assert "violations_trip" not in guest.cases_of(SPACE, "linear_map")
 
 
 def test_selftest_has_the_programs_status_and_output(capsys):

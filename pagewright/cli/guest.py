@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fnmatch
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated
@@ -52,11 +54,16 @@ def kunit(
     from pagewright.results import ktap
 
     space = workspace.find()
-    name = suite.partition(".")[0]
+    name, _, case = suite.partition(".")
     suites = suites_of(space)
     if name not in suites:
         raise PagewrightError(
             f"there is no KUnit suite {name!r}", f"the suites are: {', '.join(suites)}"
+        )
+    cases = cases_of(space, name)
+    if case and not fnmatch.filter(cases, case):
+        raise PagewrightError(
+            f"the suite {name} has no case {case!r}", f"its cases are: {', '.join(cases)}"
         )
     options = options_for(
         space,
@@ -73,18 +80,18 @@ def kunit(
     if found.status != 0:
         raise PagewrightError(
             f"the kernel {build or suites[name]} has no results of {suite}",
-            "is the feature on in that build, and is there such a case?",
+            "is the feature on in that build, and the case compiled there?",
         )
-    cases = ktap.parse(found.output, source.ensure(space).path)
-    for case in cases:
-        print(f"{case.outcome:5} {case.name}")
-        if case.outcome in ("fail", "crash"):
-            print(case.log)
-    failed = [case for case in cases if case.outcome in ("fail", "crash")]
-    print(f"{len(cases)} cases, {len(failed)} failed")
+    ended = ktap.parse(found.output, source.ensure(space).path)
+    for one in ended:
+        print(f"{one.outcome:5} {one.name}")
+        if one.outcome in ("fail", "crash"):
+            print(one.log)
+    failed = [one for one in ended if one.outcome in ("fail", "crash")]
+    print(f"{len(ended)} cases, {len(failed)} failed")
     if complaints:
         print(f"the kernel complained:\n{complaints}")
-    raise typer.Exit(1 if failed or complaints or not cases else 0)
+    raise typer.Exit(1 if failed or complaints or not ended else 0)
 
 
 def selftest(
@@ -152,6 +159,21 @@ def suites_of(space: Workspace) -> Mapping[str, str]:
         suites |= dict.fromkeys(feature.kunit_suites, DEFAULT_BUILD)
         suites |= dict.fromkeys(feature.debug_kunit_suites, DEBUG_BUILD)
     return suites
+
+
+def cases_of(space: Workspace, suite: str) -> list[str]:
+    """Return the cases of a KUnit suite of a feature, those that only some builds have included."""
+    texts = [
+        file.read_text()
+        for feature in space.features()
+        for file in sorted(feature.overlay.rglob("*_kunit.c"))
+    ]
+    return [
+        case
+        for text in texts
+        if f'.name = "{suite}"' in text
+        for case in re.findall(r"\bKUNIT_CASE\w*\((\w+)", text)
+    ]
 
 
 def guest_programs(space: Workspace) -> Iterator[str]:
