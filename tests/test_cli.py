@@ -527,9 +527,20 @@ def test_boot_waits_for_a_debugger(consoles, capsys):
     assert command in capsys.readouterr().err
 
 
-def test_boot_takes_the_hosts_processors(consoles):
-    call("boot", "patched-4k", "--accel", "kvm")
-    assert consoles[0]["accel"] == "kvm"
+@pytest.mark.parametrize("words", ["boot patched-4k", "map patched-4k", "kunit cpu_pause"])
+def test_what_counts_no_instructions_takes_the_hosts_processors(monkeypatch, words):
+    from pagewright.machine import inputs
+
+    asked: dict[str, object] = {}
+
+    def options_for(*_: object, **options: object) -> None:
+        asked.update(options)
+        raise PagewrightError("nothing is booted here")
+
+    monkeypatch.setattr(inputs, "options_for", options_for)
+    with pytest.raises(PagewrightError, match="nothing is booted here"):
+        call(*words.split(), "--accel", "kvm")
+    assert asked["accel"] == "kvm"
 
 
 # --- Guests -----------------------------------------------------------------------

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pagewright.cli.options import BuildName, CpuModel, MemorySize, Parameters
+from pagewright.cli.options import (
+    Accel,
+    Accelerator,
+    BuildName,
+    CpuModel,
+    MemorySize,
+    Parameters,
+)
 from pagewright.host import workspace
 
 
@@ -25,6 +32,7 @@ def show(
     append: Parameters = "",
     cpu: CpuModel = None,
     memory: MemorySize = "4G",
+    accel: Accel = Accelerator.TCG,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="also draw it, as .svg or .png")
     ] = None,
@@ -40,7 +48,8 @@ def show(
     words = [leaves.EARLY_KFENCE, f"rodata={rodata}" if rodata else "", append]
     append = " ".join(filter(None, words))
     space = workspace.find()
-    record = leaves.record(options_for(space, name, cpu=cpu, memory=memory, append=append))
+    options = options_for(space, name, cpu=cpu, memory=memory, append=append, accel=accel.value)
+    record = leaves.record(options)
     leaves.print_histograms(record, Console())
     if output:
         title = f"Linear map of {memory}, {name}" + (f", rodata={rodata}" if rodata else "")
