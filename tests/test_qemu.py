@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -190,6 +191,8 @@ def test_another_compiler_compiles_a_plugin_again(tmp_path, monkeypatch):
         ({"accel": "kvm", "icount": True}, "KVM cannot"),
         ({"accel": "kvm", "count": True}, "KVM cannot"),
         ({"strict": True, "icount": True, "smp": 2}, "share a thread"),
+        ({"cpu": "nope,pauth=off"}, "QEMU has no CPU model 'nope'\nits models are: .*cortex-a76"),
+        ({"accel": "kvm"}, "KVM runs arm64 guests on arm64 computers"),
         ({"tlb": True}, "one CPU in one thread"),
         ({"tlb": True, "icount": True, "strict": True}, "no room for strict"),
         ({"tlb": True, "icount": True, "tlb_ranges": {"a": "x"}}, "is not one"),
@@ -200,5 +203,6 @@ def test_options_that_cannot_be_are_refused_before_anything_is_built(
 ):
     """A first build takes many minutes, at the end of which nobody wants to hear of a typo."""
     monkeypatch.setattr(inputs.build, "ensure", lambda *_: pytest.fail("a build was begun"))
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
     with pytest.raises(MachineError, match=what):
         inputs.options_for(Workspace(tmp_path, tmp_path), "patched-4k", **options)

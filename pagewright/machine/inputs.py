@@ -14,7 +14,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import firmware as uefi
-from pagewright.machine import plugin
+from pagewright.machine import plugin, qemu
 from pagewright.machine import strict as strict_machine
 from pagewright.machine import tlb as tlb_machine
 from pagewright.machine.machine import Machine
@@ -52,12 +52,12 @@ def options_for(
         options: further fields of MachineOptions.
 
     Raises:
-        MachineError: the options contradict each other.
+        MachineError: the options contradict each other, or this computer has no such processor.
     """
     ranges = tlb_machine.ranges(tlb_ranges or {})
     # A first build takes long, after which nobody wants to hear of a typing error.
     own = Path()
-    MachineOptions(
+    like = MachineOptions(
         own,
         own,
         count=own if count else None,
@@ -65,6 +65,7 @@ def options_for(
         tlb=Tlb(own, tlb_machine.read(), ranges) if tlb else None,
         **options,
     )
+    qemu.require_processor(like)
     built = build.ensure(space, name)
     if modules_from:
         options["overlay"] = modules.ensure(space, built, modules_from)

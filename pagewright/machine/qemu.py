@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import shlex
+import shutil
 import tarfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from labgrid.util.yaml import dump, load
 
+from pagewright.host import doctor
 from pagewright.host.errors import MachineError
+from pagewright.host.packages import ARM64
+from pagewright.host.run import run
 from pagewright.machine import evidence, plugin, strict, tlb
 from pagewright.machine.options import DEFAULT_CPU, HOST_CPU, KVM, MachineOptions, in_bytes
 
 _QEMU = Path(__file__).with_name("qemu.yaml")
+# As that file has it.
+_PROGRAM = "qemu-system-aarch64"
 
 # In the directory of a machine: what commands print, on its way to us.
 OUTPUT = "output"
@@ -22,6 +31,34 @@ OUTPUT = "output"
 # next timer, so that a wait of milliseconds is minutes to the hung task detector.
 # It must not start at all: its sysctl is set only when the root is mounted.
 _ICOUNT_PARAMETERS = ("initcall_blacklist=hung_task_init",)
+
+
+def require_processor(options: MachineOptions) -> None:
+    """Check that this computer can give a machine its processor.
+
+    Raises:
+        MachineError: QEMU has no such CPU model, or KVM cannot be used here.
+    """
+    if options.accel == KVM:
+        if platform.machine() != ARM64 or not os.access(doctor.KVM, os.R_OK | os.W_OK):
+            raise MachineError(
+                f"KVM runs arm64 guests on arm64 computers, with {doctor.KVM}; this is not one",
+                doctor.kvm() or "leave --accel out, and the guest is emulated",
+            )
+    elif options.cpu and (models := _models()):
+        name = options.cpu.partition(",")[0]
+        if name not in models:
+            raise MachineError(
+                f"QEMU has no CPU model {name!r}", f"its models are: {', '.join(models)}"
+            )
+
+
+@cache
+def _models() -> list[str]:
+    """Return the CPU models that QEMU has; none if there is no QEMU yet."""
+    if not shutil.which(_PROGRAM):
+        return []
+    return [line.split()[0] for line in run([_PROGRAM, "-cpu", "help"]).splitlines()[1:] if line]
 
 
 def describe(options: MachineOptions, directory: Path, logs: Path, boot_timeout: int) -> Path:
