@@ -9,7 +9,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -69,7 +69,7 @@ WRONG = [
     (["selftest", "percpu-local/memcgs", "--build", "nope"], "no build", "patched-4k"),
     (["test", "no/such/file"], "no test file or folder no/such/file", "tests/test_cli.py"),
     (["test", "tests/no.py::test_x"], "no test file or folder", "tests/test_cli.py"),
-    (["test", f"{__file__}::nope[x]"], "no test 'nope' in", "test_shells_complete_builds"),
+    (["test", f"{__file__}::nope[x]"], "no test 'nope' in", "test_shells_complete_names"),
     (["test", "--durations-min", "5"], "no test file or folder 5", "write --durations-min=5; "),
     (["test", "--lg-env", "no.yaml"], "no environment file no.yaml", "environment.yaml"),
     (["test", "--lg-env=no.yaml"], "no environment file no.yaml", "environment.yaml"),
@@ -272,13 +272,37 @@ def test_the_launcher_works_through_a_link(clone, tmp_path):
     assert "called with list" in run([link, "list"])
 
 
-def test_shells_complete_builds():
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("build patched-6", ["patched-64k"]),
+        ("kunit cpu_pause patched-6", ["patched-64k"]),
+        ("kunit pgt", ["pgtable_transition", "pgtable_transition.violations_trip"]),
+        ("selftest percpu-local/mem", ["percpu-local/memcgs"]),
+        ("bench li", ["list", "linear-map"]),
+        ("bench linear-map --part prog", ["programs"]),
+        # Another side begins so, but has spaces.
+        ("bench switched-off --part with-BBM-level-2 --side off", ["off"]),
+        ("bench nope --part ", []),
+    ],
+)
+def test_shells_complete_names(line, words):
     environment = {
         "_PAGEWRIGHT_COMPLETE": "complete_bash",
-        "COMP_WORDS": "pagewright build patched-6",
-        "COMP_CWORD": "2",
+        "COMP_WORDS": f"pagewright {line}",
+        "COMP_CWORD": str(len(line.split(" "))),
     }
-    assert run([PAGEWRIGHT], env=environment).split() == ["patched-64k"]
+    completed = run([PAGEWRIGHT], env=environment).split()
+    assert set(words) <= set(completed)
+    assert all(word.startswith(line.split(" ")[-1]) for word in completed)
+    assert bool(words) == bool(completed)
+
+
+def test_shells_complete_tests_that_failed(failed):
+    [logs] = [one for one in main.app.registered_commands if one.callback is overview.logs]
+    assert logs.callback
+    hints = get_type_hints(logs.callback, include_extras=True)
+    assert hints["test"].__metadata__[0].autocompletion("test_a") == ["test_a.py-test_bad"]
 
 
 # --- How many tests run at once -----------------------------------------------------

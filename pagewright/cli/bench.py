@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from pagewright.cli.options import check_output, check_place
+from pagewright.cli.options import check_output, check_place, completes
 from pagewright.host import workspace
 from pagewright.host.errors import NothingToMeasureError, PagewrightError
 from pagewright.host.lock import lock
@@ -34,22 +34,59 @@ def register(app: typer.Typer) -> None:
     app.command()(bench)
 
 
+def _names(space: Workspace) -> list[str]:
+    from pagewright.results import experiment as catalogue
+
+    return [LIST, *catalogue.experiments(space)]
+
+
+def _of_runs(text: Callable[[Run], str]) -> Callable[[typer.Context, str], Iterable[str]]:
+    """Return what a shell completes a word with: texts of the runs of the experiment before it."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+        from pagewright.results import experiment as catalogue
+        from pagewright.results import measure
+
+        space = workspace.find()
+        # As the last option has no value yet, no word before it counts as an argument already.
+        names = [name for name in ctx.args if name in catalogue.experiments(space)]
+        if not names:
+            return []
+        experiment = catalogue.load(space, names[0])
+        texts = map(text, measure.plan(experiment, measure.base_and_patched(), measure.Choice()))
+        # One with a space would have to be quoted, which shells do in different ways.
+        return dict.fromkeys(t for t in texts if t.startswith(incomplete) and " " not in t)
+
+    return complete
+
+
 def bench(
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="[NAME]",
             help=f"an experiment, or `{LIST}` to see what there is; all of them without",
+            autocompletion=completes(_names),
         ),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="small sizes, and without the long runs")
     ] = False,
     part: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="this part only (may be repeated)")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="this part only (may be repeated)",
+            autocompletion=_of_runs(lambda run: run.part.name),
+        ),
     ] = None,
     side: Annotated[
-        list[str] | None, typer.Option(metavar="LABEL", help="this side only (may be repeated)")
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL",
+            help="this side only (may be repeated)",
+            autocompletion=_of_runs(lambda run: run.side.label),
+        ),
     ] = None,
     runs: Annotated[
         int | None,

@@ -19,6 +19,8 @@ from pagewright.cli.options import (
     MemorySize,
     Parameters,
     Timeout,
+    builds,
+    completes,
 )
 from pagewright.guest import programs
 from pagewright.host import workspace
@@ -35,10 +37,29 @@ def register(app: typer.Typer) -> None:
     app.command(context_settings={"ignore_unknown_options": True})(selftest)
 
 
+def _suites(space: Workspace) -> list[str]:
+    """Return what `kunit` takes: suites, and each with each of its cases."""
+    return [
+        name
+        for suite in suites_of(space)
+        for name in (suite, *(f"{suite}.{case}" for case in cases_of(space, suite)))
+    ]
+
+
+def _selftests(space: Workspace) -> list[str]:
+    return [*guest_programs(space), *kernel_selftests(space)]
+
+
 def kunit(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="its name, or SUITE.CASE")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUITE", help="its name, or SUITE.CASE", autocompletion=completes(_suites)
+        ),
+    ],
     build: Annotated[
-        str | None, typer.Argument(metavar="[BUILD]", help="as a rule patched-4k")
+        str | None,
+        typer.Argument(metavar="[BUILD]", help="as a rule patched-4k", autocompletion=builds),
     ] = None,
     cpu: CpuModel = None,
     smp: Cpus = 2,
@@ -96,7 +117,12 @@ def kunit(
 
 def selftest(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="FEATURE/PROGRAM, or COLLECTION/PROGRAM")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="FEATURE/PROGRAM, or COLLECTION/PROGRAM",
+            autocompletion=completes(_selftests),
+        ),
     ],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[ARGUMENT]...", help="the program's own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
+from pagewright.host.workspace import Workspace
 from pagewright.kernel import recipes
 
 
@@ -21,14 +23,17 @@ class Accelerator(StrEnum):
     KVM = "kvm"
 
 
-def builds(incomplete: str) -> list[str]:
-    """Return the names of builds that begin so."""
-    return [name for name in recipes.names(workspace.find()) if name.startswith(incomplete)]
+def completes(names: Callable[[Workspace], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return what a shell completes a word with: those names that begin so."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names(workspace.find()) if name.startswith(incomplete)]
+
+    return complete
 
 
-def _features(incomplete: str) -> list[str]:
-    names = [feature.name for feature in workspace.find().features()]
-    return [name for name in names if name.startswith(incomplete)]
+builds = completes(recipes.names)
+_features = completes(lambda space: [feature.name for feature in space.features()])
 
 
 # Stands in the repository for whoever writes a place of their own.

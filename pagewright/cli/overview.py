@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from pagewright.cli.options import completes
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.run import tail
@@ -52,18 +53,19 @@ def is_built(space: Workspace, name: str) -> bool:
 
 def logs(
     test: Annotated[
-        str | None, typer.Argument(metavar="[TEST]", help="show all that one test has left")
+        str | None,
+        typer.Argument(
+            metavar="[TEST]",
+            help="show all that one test has left",
+            autocompletion=completes(lambda space: [folder.name for folder in left(space)]),
+        ),
     ] = None,
 ) -> None:
     """Show what failed in the last `pagewright test`, and what its machines have left."""
-    folder = workspace.find().out / "logs"
-    results = folder / "junit.xml"
+    space = workspace.find()
+    results = space.out / "logs" / "junit.xml"
     nothing = "no test has failed" if results.exists() else "this clone has no results of tests"
-    kept = sorted(
-        (f for f in folder.glob("*") if f.is_dir() and not f.name.startswith(".")),
-        key=lambda f: f.stat().st_mtime,
-        reverse=True,
-    )
+    kept = left(space)
     if test is not None:
         exact = [f for f in kept if f.name == test] or [f for f in kept if test in f.name]
         if len(exact) != 1:
@@ -87,6 +89,15 @@ def logs(
     for what, others in (("older ones", last[_TESTS:]), ("of earlier runs", kept[len(last) :])):
         if others:
             print(f"\n{what}: {', '.join(f.name for f in others)}")
+
+
+def left(space: Workspace) -> list[Path]:
+    """Return what the machines of failed tests have left, the newest first: a folder for each."""
+    return sorted(
+        (f for f in (space.out / "logs").glob("*") if f.is_dir() and not f.name.startswith(".")),
+        key=lambda f: f.stat().st_mtime,
+        reverse=True,
+    )
 
 
 def machine_files(folder: Path, lines: int | None = None) -> Iterator[str]:
