@@ -7,6 +7,7 @@ import json
 import re
 from dataclasses import replace
 
+import documents
 import pytest
 from rich.console import Console
 
@@ -149,6 +150,12 @@ def test_json_holds_what_is_needed_to_repeat(sample):
     assert [side["build"] for side in data["sides"]] == ["base-4k", "base-4k", "patched-4k"]
     assert data["figures"][0]["values"] == {"base": 32768.0, "patched": 16384.0}
     assert data["figures"][0]["runs"] == {"base": [32768.0], "patched": [16384.0]}
+
+
+def test_the_keys_of_json_are_those_that_are_documented(sample):
+    data = json.loads(sample.to_json())
+    of_all = set(data).union(*data["sides"], *data["figures"])
+    assert of_all == set(documents.names("benchmarks.md", "Figures as JSON"))
 
 
 def test_html_is_complete_and_escaped(sample):

@@ -9,6 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
+import documents
 import pytest
 
 from pagewright.cli import main
@@ -2063,7 +2064,10 @@ def test_reports_outlive_a_guest_that_died(reports, tmp_path, monkeypatch, capsy
     with pytest.raises(GuestDiedError):
         main.app(["boot", *arguments], standalone_mode=False)
     assert "the output address changes" in capsys.readouterr().err
-    assert [entry["rule"] for entry in json.loads(file.read_text())] == ["break-before-make"]
+    [report] = json.loads(file.read_text())
+    assert report["rule"] == "break-before-make"
+    # Its keys are those that are documented.
+    assert set(report) == set(documents.names("strict-machine.md", "Reports as JSON"))
 
 
 def test_rules_that_are_left_out(model, tmp_path):

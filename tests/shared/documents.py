@@ -19,6 +19,12 @@ def section(file: str, heading: str) -> str:
     return text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
+def names(file: str, heading: str) -> list[str]:
+    """Return the names in the first column of the table that a document in docs/ has below it."""
+    cells = re.findall(r"^\| (`.*?) \|", section(file, heading), re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(.*?)`", cell)]
+
+
 def scripts(text: str, server: bool = False) -> list[str]:
     """Return each block of commands as a script, with here-documents.
 
