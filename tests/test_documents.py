@@ -339,6 +339,17 @@ def all_typed(program: str) -> set[str]:
     return {word for text in texts for words in typed(text, program) for word in words}
 
 
+def test_the_readme_says_of_each_experiment_what_it_takes():
+    """In minutes, or in boots if nobody has looked at the clock."""
+    readme = (SPACE.root / "README.md").read_text()
+    boots = {name: len(planned(name, measure.Choice())) for name in experiment.experiments(SPACE)}
+    [row] = re.findall(r"^\| `pagewright bench NAME` .*", readme, re.M)
+    assert {name for name in boots if f"`{name}" not in row} == set()
+    for name, said in re.findall(r"`([\w-]+)` \((\d+) boots\)", row):
+        assert int(said) == boots[name], name
+    assert f"| `make bench` | all of these, {sum(boots.values())} boots;" in readme
+
+
 def test_every_command_is_in_a_document():
     assert {*COMMANDS.commands} <= all_typed("pagewright")
 
