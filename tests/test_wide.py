@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from split import was_split
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
@@ -47,9 +48,14 @@ done
 """
 
 
-def passes(place, kunit_suites):
+# With so few levels the top level has blocks, which only BBM level 2 splits.
+BLOCKS_ON_TOP = ("tiny-4k-39", "tiny-64k-42")
+
+
+def passes(place, kunit_suites, split=True):
     """Every suite passes, pools and CPUs come and go, and the kernel says nothing against it."""
     kunit_suites(place, SUITES)
+    assert was_split(place) == split
     place.check(HUGEPAGES, timeout=300)
     place.check(HOTPLUG, timeout=300)
     assert place.warnings() == ""
@@ -61,7 +67,8 @@ def passes(place, kunit_suites):
 def test_page_sizes_and_address_bits(machine, kunit_suites, build, cpu, append):
     # With pages of 64 KiB a hugepage has 512 MiB, and KUnit wants several of them.
     memory = "16G" if "64k" in build else "4G"
-    passes(machine(build, cpu=cpu, smp=2, memory=memory, append=f"{KUNIT} {append}"), kunit_suites)
+    place = machine(build, cpu=cpu, smp=2, memory=memory, append=f"{KUNIT} {append}")
+    passes(place, kunit_suites, cpu == DEFAULT_CPU or build not in BLOCKS_ON_TOP)
 
 
 @pytest.mark.parametrize("append", ["", "nokaslr kpti=on"], ids=["plain", "nokaslr-kpti"])
@@ -74,6 +81,24 @@ def test_compiled_by_clang_with_its_checks(machine, kunit_suites, cpu, append):
         assert "Branch Target Identification" in place.check("dmesg")
     place.check(f"modprobe xts && {UNLOAD} xts")
     passes(place, kunit_suites)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "append", "said"),
+    [
+        (DEFAULT_CPU, "", "blocks .split and folded back live: "),
+        (UNLISTED_CPU, "", "pages .*, and a real-time kernel pauses no CPUs;"),
+        (UNLISTED_CPU, "arm64.linear_map=pause", "blocks .split and folded back in pauses: "),
+    ],
+    ids=["live", "pages", "paused"],
+)
+def test_a_real_time_kernel_sleeps_where_it_may(machine, kunit_suites, cpu, append, said):
+    """Nearly all of its spin locks sleep, and lockdep knows which do not."""
+    place = machine("rt-4k", cpu=cpu, smp=2, memory="4G", append=f"{KUNIT} {append}")
+    assert "PREEMPT_RT" in place.check("cat /proc/version")
+    assert re.match(said, re.findall(r"linear map: (.*)", place.check("dmesg"))[-1])
+    place.check(f"modprobe xts && {UNLOAD} xts")
+    passes(place, kunit_suites, said.startswith("blocks"))
 
 
 @pytest.mark.parametrize("cpu", [LISTED_CPU, "neoverse-n1", "cortex-a72"])
