@@ -55,7 +55,7 @@ __pcp_local_read_##sz(void *ptr, unsigned long addr)			\
 }									\
 									\
 static __always_inline void						\
-__pcp_local_write_##sz(void *ptr, unsigned long addr, unsigned long val)	\
+__pcp_local_write_##sz(void *ptr, unsigned long addr, unsigned long val) \
 {									\
 	asm volatile("str" #sfx "\t%" #w "[val], [%[addr]]"		\
 		     : "+m" (*(u##sz *)ptr)				\
@@ -81,7 +81,7 @@ __pcp_local_##name##_##sz(void *ptr, unsigned long addr,		\
 
 #define __PCP_LOCAL_CMPXCHG(sz, w, sfx)					\
 static __always_inline unsigned long					\
-__pcp_local_cmpxchg_##sz(void *ptr, unsigned long addr,		\
+__pcp_local_cmpxchg_##sz(void *ptr, unsigned long addr,			\
 			 unsigned long old, unsigned long new)		\
 {									\
 	asm volatile(__LSE_PREAMBLE					\
@@ -153,7 +153,7 @@ __pcp_llsc_##name##_##sz(void *ptr, unsigned long addr,			\
 			    "	cbnz	%w[fail], 1b"			\
 			    : [ret] "=&r" (ret), [new] "=&r" (new),	\
 			      [fail] "=&r" (fail), "+m" (*(u##sz *)ptr)	\
-			    : [addr] "r" (addr), [val] "r" (val)		\
+			    : [addr] "r" (addr), [val] "r" (val)	\
 			    : cl);					\
 									\
 	return (u##sz)ret;						\
@@ -377,8 +377,8 @@ static __always_inline bool __pcp_rw_is_local(void *ptr, unsigned long *addr)
 	void *raw__ = (__force void *)ptr__;				\
 	unsigned long val__ = (unsigned long)(val);			\
 									\
-	__pcp_choose(__pcp_local_##name##_##sz(raw__, addr__, val__),		\
-		     __pcp_llsc_##name##_##sz(raw__, addr__, val__),		\
+	__pcp_choose(__pcp_local_##name##_##sz(raw__, addr__, val__),	\
+		     __pcp_llsc_##name##_##sz(raw__, addr__, val__),	\
 		     _pcp_protect(__percpu_##name##_case_##sz, *ptr__,	\
 				  val__));				\
 })
@@ -408,8 +408,8 @@ static __always_inline bool __pcp_rw_is_local(void *ptr, unsigned long *addr)
 	unsigned long bits__ = (unsigned long)val__;			\
 									\
 	__pcp_choose_return(typeof(pcp),				\
-		__pcp_local_xchg_##sz(raw__, addr__, bits__),			\
-		__pcp_llsc_xchg_##sz(raw__, addr__, bits__),			\
+		__pcp_local_xchg_##sz(raw__, addr__, bits__),		\
+		__pcp_llsc_xchg_##sz(raw__, addr__, bits__),		\
 		__pcp_classic_return(xchg_relaxed, *ptr__, val__));	\
 })
 
@@ -423,8 +423,8 @@ static __always_inline bool __pcp_rw_is_local(void *ptr, unsigned long *addr)
 	unsigned long to__ = (unsigned long)new__;			\
 									\
 	__pcp_choose_return(typeof(pcp),				\
-		__pcp_local_cmpxchg_##sz(raw__, addr__, from__, to__),		\
-		__pcp_llsc_cmpxchg_##sz(raw__, addr__, from__, to__),		\
+		__pcp_local_cmpxchg_##sz(raw__, addr__, from__, to__),	\
+		__pcp_llsc_cmpxchg_##sz(raw__, addr__, from__, to__),	\
 		__pcp_classic_return(cmpxchg_relaxed, *ptr__, old__, new__)); \
 })
 
@@ -478,7 +478,7 @@ static __always_inline bool __pcp_rw_is_local(void *ptr, unsigned long *addr)
 	u128 new__ = (n);						\
 									\
 	__pcp_choose_return(u128,					\
-		__pcp_local_cmpxchg_128(raw__, addr__, old__, new__),		\
+		__pcp_local_cmpxchg_128(raw__, addr__, old__, new__),	\
 		__pcp_llsc_cmpxchg_128(raw__, old__, new__),		\
 		__pcp_classic_cmpxchg_128(raw__, old__, new__));	\
 })
