@@ -10,6 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import documents
@@ -21,6 +22,7 @@ from pagewright.cli import guest, main
 from pagewright.host import workspace
 from pagewright.host.run import run
 from pagewright.kernel import hooks, recipes
+from pagewright.machine.strict import Violation
 from pagewright.results import experiment, measure, record
 
 SPACE = workspace.find()
@@ -348,6 +350,12 @@ def test_the_readme_says_of_each_experiment_what_it_takes():
     for name, said in re.findall(r"`([\w-]+)` \((\d+) boots\)", row):
         assert int(said) == boots[name], name
     assert f"| `make bench` | all of these, {sum(boots.values())} boots;" in readme
+
+
+def test_keys_of_the_strict_machines_reports():
+    """The JSON has the fields of a report, which tests/test_strict.py looks at."""
+    documented = documents.names("strict-machine.md", "Reports as JSON")
+    assert {field.name for field in fields(Violation)} == set(documented)
 
 
 def test_every_command_is_in_a_document():
