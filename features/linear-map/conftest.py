@@ -9,11 +9,11 @@ from typing import Any
 import leaves
 import pytest
 from leaf_sizes import LeafSizes, leaf_sizes
+from ways import WAYS, completed
 
 from pagewright.host import workspace
 from pagewright.kernel.recipes import DEFAULT_BUILD, recipe
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import LEVEL_0_CPU
 
 Boot = Callable[..., Machine]
 
@@ -26,39 +26,11 @@ def leaf(place: Machine | None, tested: Callable[[str], str]) -> LeafSizes:
     return leaf_sizes(recipe(workspace.find(), tested(DEFAULT_BUILD)).page_kib << 10)
 
 
-def _completed(build: str, way: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """Have blocks split in a way, a second CPU look on, and a debug build check every change.
-
-    With pages of 64 KiB memory is handed out and plugged in blocks of 512 MiB, of which some must
-    be free.
-    """
-    options = {"smp": 2} | way | options | {"append": _words(way, options)}
-    made = recipe(workspace.find(), build)
-    if made.page_kib == 64:
-        options = {"memory": "4G"} | options
-    if not made.debug:
-        return options
-    return options | {"append": f"{options['append']} arm64.pgtable_transition_check=on".strip()}
-
-
-def _words(*options: dict[str, Any]) -> str:
-    """Return the kernel parameters of all."""
-    return " ".join(one["append"] for one in options if one.get("append"))
-
-
 def _in_blocks(place: Machine) -> Machine:
     """Return a machine; skip the test if it is a place whose linear map is in pages."""
     if place.fixed and "linear map: blocks" not in place.check("dmesg"):
         pytest.skip("the place given by --lg-env does not have its linear map in blocks")
     return place
-
-
-WAYS: dict[str, dict[str, Any]] = {
-    "live": {},
-    "paused": {"cpu": LEVEL_0_CPU},
-    # A CPU that sets access flags, and has no BBM level 2.
-    "af": {"cpu": "neoverse-n1", "append": "arm64.linear_map=af"},
-}
 
 
 @pytest.fixture(
@@ -77,7 +49,7 @@ def blocks(shared_machine: Boot, way: dict[str, Any], tested: Callable[[str], st
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(shared_machine(build, **_completed(tested(build), way, options)))
+        return _in_blocks(shared_machine(build, **completed(tested(build), way, options)))
 
     return factory
 
@@ -87,7 +59,7 @@ def own_blocks(machine: Boot, way: dict[str, Any], tested: Callable[[str], str])
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(machine(build, **_completed(tested(build), way, options)))
+        return _in_blocks(machine(build, **completed(tested(build), way, options)))
 
     return factory
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from settled import settled_leaves, wait_until
+from ways import WAYS, completed
 from workloads import LOAD_UNLOAD
 
 from pagewright.kernel.recipes import recipe
@@ -119,11 +120,8 @@ def changes(place: Machine) -> dict[str, int]:
     }
 
 
-# How the machine changes kernel page tables.
-WAYS: dict[str, dict[str, Any]] = {
-    "live": {},
-    "paused": {"cpu": LEVEL_0_CPU},
-    "access-flags": {"cpu": "neoverse-n1", "append": "arm64.linear_map=af"},
+# What else tells how a machine changes kernel page tables, and whether each write is looked at.
+OTHERS: dict[str, dict[str, Any]] = {
     "paused-remaps": {"cpu": LEVEL_0_CPU, "append": "hugetlb_vmemmap=pause"},
     "strict": {"strict": True},
     "strict-paused": {"cpu": LEVEL_0_CPU, "strict": True, "bbm_level": 0},
@@ -135,21 +133,19 @@ BUILDS = ("patched-4k", "debug-4k", "patched-16k", "patched-64k")
     ("build", "way"),
     [
         *itertools.product(BUILDS, ("live", "paused")),
-        *itertools.product(BUILDS[:1], [*WAYS][2:]),
+        *itertools.product(BUILDS[:1], ("af", *OTHERS)),
     ],
 )
 def test_everything_at_once(machine, space, hotplug, build, way):
     """What fails is named with the end of what it has printed; nothing is left when all is over."""
-    amounts, options = AMOUNTS[build.rpartition("-")[2]], hotplug.options | WAYS[way]
-    words = [
-        hotplug.options["append"],
-        "hugetlb_free_vmemmap=on arm64.linear_map_fold_delay_ms=10",
-        "arm64.pgtable_transition_check=on" if recipe(space, build).debug else "",
-        amounts.append,
-        WAYS[way].get("append", ""),
-    ]
-    options["append"] = " ".join(filter(None, words))
-    place = machine(build, smp=8, memory=amounts.memory, **options)
+    amounts = AMOUNTS[build.rpartition("-")[2]]
+    append = (
+        f"{hotplug.options['append']} hugetlb_free_vmemmap=on "
+        f"arm64.linear_map_fold_delay_ms=10 {amounts.append}".strip()
+    )
+    own = hotplug.options | {"smp": 8, "memory": amounts.memory, "append": append}
+    options = completed(build, (WAYS | OTHERS)[way], own)
+    place = machine(build, **options)
     place.check(f"{LINEAR_MAP}/bpf -t programs_are_machine_code_that_runs")
     place.check(f"{LINEAR_MAP}/modules -t leave_nothing_else_read_only")
     leaves, counted = settled_leaves(place), changes(place)

@@ -546,10 +546,8 @@ def test_while_a_cpu_is_lost_nothing_is_split_or_folded(machine, leaf):
         append="arm64.linear_map_fold=0 arm64.linear_map_fold_delay_ms=50",
         modules_from=["features/cpu-pause/undead_cpu.c"],
     )
-    cpu, fold = (
-        "/sys/devices/system/cpu/cpu2/online",
-        "/sys/module/arm64/parameters/linear_map_fold",
-    )
+    cpu = "/sys/devices/system/cpu/cpu2/online"
+    fold = "/sys/module/arm64/parameters/linear_map_fold"
     guest.check(f"insmod /{FOLDER}/undead_cpu.ko && {TESTS}/touch user 8 && echo 0 >{cpu}")
     assert "CPU2 may run the kernel" in guest.console()
     split = direct_map(guest)
