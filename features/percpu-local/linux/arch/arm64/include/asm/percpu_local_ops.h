@@ -27,8 +27,8 @@
 
 /* NULL stays NULL, which nobody can map. */
 #define __pcp_local_addr(ptr)	((unsigned long)(ptr) & ~PERCPU_LOCAL_BIT)
-/* The same as the one instruction that it is. */
-#define __PCP_LOCAL_ADDR	"and	%x[addr], %x[ptr], %[mask]"
+/* The instruction of the same, for what chooses. */
+#define __PCP_LOCAL_AND		"and	%x[addr], %x[ptr], %[mask]"
 
 /*
  * The memory operand names the variable at the per-CPU pointer's own address. C
@@ -227,7 +227,7 @@ static __always_inline bool __pcp_is_local(const unsigned long cap, void *ptr,
 					   unsigned long *addr)
 {
 #ifdef CONFIG_CC_HAS_ASM_GOTO_OUTPUT
-	asm_inline goto(ALTERNATIVE("b	%l[classic]", __PCP_LOCAL_ADDR, %[cap])
+	asm_inline goto(ALTERNATIVE("b	%l[classic]", __PCP_LOCAL_AND, %[cap])
 			: [addr] "=r" (*addr)
 			: [ptr] "r" (ptr), [mask] "i" (~PERCPU_LOCAL_BIT),
 			  [cap] "i" (cap)
@@ -256,7 +256,7 @@ static __always_inline enum __pcp_form __pcp_rmw_form(void *ptr,
 #ifdef CONFIG_CC_HAS_ASM_GOTO_OUTPUT
 	asm_inline goto(ALTERNATIVE_2("b	%l[classic]",
 				      "b	%l[llsc]", %[local],
-				      __PCP_LOCAL_ADDR, %[lse])
+				      __PCP_LOCAL_AND, %[lse])
 			: [addr] "=r" (*addr)
 			: [ptr] "r" (ptr), [mask] "i" (~PERCPU_LOCAL_BIT),
 			  [local] "i" (ARM64_HAS_PERCPU_LOCAL),
