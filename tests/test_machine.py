@@ -429,6 +429,21 @@ def test_a_warning_is_given_with_what_it_is_about():
     assert klog.splats(log) == "\n".join(log.splitlines()[1:5])
 
 
+def test_data_races_are_told_by_the_functions_that_have_them():
+    line = "=" * 66
+    races = (
+        f"[ 1.0] {line}\n[ 1.0] BUG: KCSAN: data-race in a_writer+0x8/0x20 / a_reader+0x4/0x10\n"
+        f"[ 1.0] \n[ 1.0] write to 0x1 of 8 bytes by task 1 on cpu 0:\n[ 1.0] {line}\n"
+        f"[ 2.0] {line}\n[ 2.0] BUG: KCSAN: data-race in alone+0x8/0x20\n[ 2.0] \n[ 2.0] {line}\n"
+    )
+    log = f"{races}[ 3.0] BUG: sleeping function called\n"
+    assert set(klog.races(log)) == {frozenset({"a_writer", "a_reader"}), frozenset({"alone"})}
+    assert "write to" in klog.races(log)[frozenset({"a_writer", "a_reader"})]
+    assert "KCSAN" in klog.splats(log)
+    left = klog.splats(klog.without_races(log))
+    assert left == "[ 3.0] BUG: sleeping function called"
+
+
 SHOWN = "[    1.000002] on\n[    1.000003] off"
 
 

@@ -9,7 +9,10 @@ from split import was_split
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
-from pagewright.kernel import recipes
+from pagewright.host.run import run
+from pagewright.host.toolchain import NM
+from pagewright.kernel import build, recipes
+from pagewright.machine import klog
 from pagewright.machine.options import DEFAULT_CPU, LISTED_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.full
@@ -52,13 +55,13 @@ done
 BLOCKS_ON_TOP = ("tiny-4k-39", "tiny-64k-42")
 
 
-def passes(place, kunit_suites, split=True):
-    """Every suite passes, pools and CPUs come and go, and the kernel says nothing against it."""
-    kunit_suites(place, SUITES)
+def passes(place, kunit_suites, split=True, without=None):
+    """Every suite runs and passes, pools and CPUs come and go, and the kernel has no complaint."""
+    kunit_suites(place, SUITES, must_run=SUITES)
     assert was_split(place) == split
     place.check(HUGEPAGES, timeout=300)
     place.check(HOTPLUG, timeout=300)
-    assert place.warnings() == ""
+    assert place.warnings(without) == ""
 
 
 @pytest.mark.parametrize("append", ["", "nokaslr kpti=on"], ids=["plain", "nokaslr-kpti"])
@@ -99,6 +102,22 @@ def test_a_real_time_kernel_sleeps_where_it_may(machine, kunit_suites, cpu, appe
     assert re.match(said, re.findall(r"linear map: (.*)", place.check("dmesg"))[-1])
     place.check(f"modprobe xts && {UNLOAD} xts")
     passes(place, kunit_suites, said.startswith("blocks"))
+
+
+@pytest.mark.parametrize("cpu", [DEFAULT_CPU, UNLISTED_CPU], ids=["level2", "level0"])
+def test_no_data_race_is_of_ours(machine, kunit_suites, cpu):
+    """The base's functions have races of their own, most of which are meant."""
+    place = machine("kcsan-4k", cpu=cpu, smp=4, memory="4G", append=f"{KUNIT} log_buf_len=16M")
+    passes(place, kunit_suites, without=klog.without_races)
+    found = klog.races(place.check("dmesg"))
+    # The detector was there, and nobody has cleared the log.
+    assert found
+    folder = build.ensure(SPACE, "kcsan-4k").out
+    objects = [folder / name for feature in SPACE.features() for name in feature.objects()]
+    symbols = run([NM, "--defined-only", *(file for file in objects if file.exists())])
+    ours = set(re.findall(r" [tT] (\w+)", symbols))
+    assert "linear_map_change" in ours
+    assert {names: report for names, report in found.items() if names & ours} == {}
 
 
 @pytest.mark.parametrize("cpu", [LISTED_CPU, "neoverse-n1", "cortex-a72"])

@@ -30,6 +30,9 @@ _NO_STACK = re.compile(
     r"[^\n]* kthreadd: [^\n]*(vmalloc error|page allocation failure).*?Mem-Info:", re.DOTALL
 )
 
+# A data race, between two lines of KCSAN's report, with the functions that accessed the same.
+_RACE = re.compile(r"[^\n]*BUG: KCSAN: [\w-]+ in (\w+)\S*(?: / (\w+)\S*)?\n.*?={66}\n", re.DOTALL)
+
 # What dmesg and /dev/kmsg have before the text of a record; the latter has its number, too.
 _SHOWN = re.compile(r"\[ *(\d+)\.(\d{6})\]")
 _RECORD = re.compile(r"\d+,(?P<number>\d+),(?P<microseconds>\d+),")
@@ -82,6 +85,16 @@ def without_dying_cpus(log: str) -> str:
 def without_failed_threads(log: str) -> str:
     """Leave out that there was no memory for a kernel thread, where a test lets pages fail."""
     return _NO_STACK.sub("", log)
+
+
+def races(log: str) -> dict[frozenset[str], str]:
+    """Return the reports of KCSAN, by the functions in which something was accessed."""
+    return {frozenset(filter(None, m.groups())): m[0] for m in _RACE.finditer(log)}
+
+
+def without_races(log: str) -> str:
+    """Leave out the reports of KCSAN, which are about the base kernel, too."""
+    return _RACE.sub("", log)
 
 
 def lacks_records(log: str, first: str) -> bool:

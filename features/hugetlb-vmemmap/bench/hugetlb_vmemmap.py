@@ -20,6 +20,10 @@ With HVO off nobody should pay for it. Users of compound_head() are counted on k
 HVO switched off and the other features switched off as far as parameters can, next to base;
 on a CPU that would be seamless and on one that would pause.
 
+The steps once more on a CPU whose blocks cannot be split live, so that HVO pauses CPUs to split the
+vmemmap, and changes all else without a pause. And how long its pauses are with many CPUs, as if an
+instruction took a nanosecond, added up over all CPUs: they take turns in the emulator.
+
 Memory is what MemFree grows by when the pages are allocated, beyond what the pages
 themselves take, next to what the kernel says it saves.
 """
@@ -32,7 +36,7 @@ from instructions import COUNTER
 
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
-from pagewright.machine.options import UNLISTED_CPU
+from pagewright.machine.options import LEVEL_0_CPU, UNLISTED_CPU
 from pagewright.results.experiment import (
     Experiment,
     Means,
@@ -57,10 +61,17 @@ SIDES = (
     Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
 )
 
-OFF_SIDES = (Side("base", "base-4k"), off_and_on(workspace.find().features())[0])
+BASE, PAUSE, SEAMLESS = (
+    next(side for side in SIDES if side.label == label) for label in ("base", "pause", "seamless")
+)
+OFF_SIDES = (BASE, off_and_on(workspace.find().features())[0])
 
 # Works of the small part, which also is what `make` shows.
 SMALL = "2 GiB in 6 GiB: "
+# Works on a CPU without BBM level 2, and works that tell the pauses of a number of CPUs.
+LEVEL_0 = "CPU without level 2: "
+PAUSES_WITH = "24 x 1 GiB, pauses with "
+PAUSED_SMP = (4, 64, 160)
 
 GIANT = "/sys/kernel/mm/hugepages/hugepages-1048576kB"
 LARGE = "/sys/kernel/mm/hugepages/hugepages-2048kB"
@@ -138,14 +149,27 @@ def steps(number: int, prefix: str = "") -> list[Work]:
     ]
 
 
+def many_cpus() -> Iterator[Part]:
+    """Return a part for each number of CPUs, on which 24 gigantic pages come and go."""
+    for smp in PAUSED_SMP:
+        options = {"icount": True, "memory": "32G", "smp": smp, "cpu": LEVEL_0_CPU}
+        works = steps(24, f"{PAUSES_WITH}{smp} CPUs: ")
+        yield Part(f"pauses-{smp}", options, works, (SEAMLESS, PAUSE))
+
+
 def parts(quick: bool) -> list[Part]:
     """Return one boot per side, and the steps on it; and a small one of what is compared."""
     memory, number = ("32G", 24) if quick else ("640G", 600)
+    large = {"icount": True, "memory": memory, "smp": 4}
+    level_0 = Part(
+        "large-level-0", {**large, "cpu": LEVEL_0_CPU}, steps(number, LEVEL_0), (BASE, SEAMLESS)
+    )
     return [
         Part("small", {"icount": True, "memory": "6G", "smp": 4}, steps(2, SMALL)),
         off("off-level-2", "CPU with level 2"),
         off("off-level-0", "CPU without", cpu=UNLISTED_CPU),
-        Part("large", {"icount": True, "memory": memory, "smp": 4}, steps(number), SIDES),
+        Part("large", large, steps(number), SIDES),
+        *([] if quick else [level_0, *many_cpus()]),
     ]
 
 
@@ -161,20 +185,30 @@ def gained(step: Values) -> float:
 
 SAVING = [name for name in STEPS if not name.startswith("free")]
 INSTRUCTIONS = "instructions"
+PAUSES = "pauses"
+LONGEST = "longest pause so far"
 SAVED = "saved, says the kernel"
 PAGES = "hugepages after the step"
 # Tables: the group, the unit, the steps that are rows, and what is told of each.
 TABLES: list[tuple[str, str, list[str], Callable[[Values], float]]] = [
     (INSTRUCTIONS, "million", list(STEPS), lambda v: int(v["instructions"]) / 1e6),
     (PAGES, "GiB", list(STEPS), pages),
-    ("pauses", "pauses", list(STEPS), lambda v: int(v["pauses"])),
+    (PAUSES, "pauses", list(STEPS), lambda v: int(v["pauses"])),
     ("time paused", "us", list(STEPS), lambda v: int(v["total_pause_ns"]) / 1e3),
-    ("longest pause so far", "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
+    (LONGEST, "us", list(STEPS), lambda v: int(v["longest_pause_ns"]) / 1e3),
     ("switches between tasks", "switches", list(STEPS), lambda v: int(v["switches"])),
     ("interrupts between processors", "IPIs", list(STEPS), lambda v: int(v["ipis"])),
     ("MemFree gained beyond the pages", "MiB", ["allocate 1 GiB"], gained),
     (SAVED, "MiB", SAVING, lambda v: int(v["bytes_saved"]) / (1 << 20)),
 ]
+
+
+# By how the name of a work begins: which of them are told. Of others all are.
+SHOWN = {
+    SMALL: (INSTRUCTIONS, PAGES, SAVED),
+    LEVEL_0: (INSTRUCTIONS, PAGES, PAUSES, LONGEST),
+    PAUSES_WITH: (PAGES, PAUSES, LONGEST),
+}
 
 
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
@@ -184,10 +218,12 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
         group = f"{cpu}: {INSTRUCTIONS}"
         yield Quantity(group, name, "million", int(values[INSTRUCTIONS]) / 1e6)
         return
-    prefix = SMALL if work.startswith(SMALL) else ""
-    step = work.removeprefix(SMALL)
+    # The steps have no colon in their names, and what comes before them is said of all.
+    step = work.rpartition(": ")[2]
+    prefix = work.removesuffix(step)
+    shown = next((groups for start, groups in SHOWN.items() if prefix.startswith(start)), None)
     for group, unit, steps_shown, get in TABLES:
-        if step in steps_shown and (not prefix or group in (INSTRUCTIONS, PAGES, SAVED)):
+        if step in steps_shown and (shown is None or group in shown):
             yield Quantity(prefix + group, step, unit, get(values))
 
 

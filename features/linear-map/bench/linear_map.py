@@ -16,6 +16,8 @@ The parts:
 - Each way to split and fold, on one processor that can do all of them: modprobe's
   instructions on four CPUs, those of CPUs that wait for a pause to end among them; how often
   it paused them; and what the access flag spared.
+- Memory and boot again with two processors, of which the second has all of it mapped by pages after
+  all, while the machine stands still.
 - Memory and boot again, on processors whose linear map is split in pauses; and the pauses
   while a module is loaded and unloaded, with many CPUs. A pause is as long as if an
   instruction took a nanosecond, added up over all CPUs: they take turns in the emulator.
@@ -58,12 +60,14 @@ FOLDING = Side("folding", "patched-4k")
 LIVE = Side("live", "patched-4k", "arm64.linear_map=live")
 ACCESS_FLAG = Side("access flag", "patched-4k", "arm64.linear_map=af")
 PAUSE = Side("pauses", "patched-4k", "arm64.linear_map=pause")
+# One of two CPUs cannot split blocks live, which is found out when all memory is mapped by blocks.
+REPAINTED = Side("repainted", "patched-4k", "arm64.linear_map=live arm64.nobbml2_cpus=1")
 # None of these can have sizes changed live.
 PAUSED_CPUS = ("cortex-a72", "cortex-a76", "neoverse-n1", "neoverse-v1")
 PAUSED_SMP = (4, 64, 160)
 PROGRAM_SIDES = (BASE, BASE_ON, SWITCHED_OFF, PATCHED)
-SIDES = (BASE, BASE_ON, SWITCHED_OFF, NO_FOLDING, FOLDING, LIVE, ACCESS_FLAG, PAUSE, PATCHED)
-COLUMNS = [side.label for side in SIDES]
+OTHER_SIDES = (NO_FOLDING, FOLDING, LIVE, ACCESS_FLAG, PAUSE, REPAINTED)
+COLUMNS = [side.label for side in (BASE, BASE_ON, SWITCHED_OFF, *OTHER_SIDES, PATCHED)]
 
 COUNTING: Mapping[str, Any] = {
     "icount": True,
@@ -162,13 +166,13 @@ def parts(quick: bool) -> list[Part]:
     # Where instructions are counted time passes at once while the guest sleeps. The quick cycles
     # would be over before anything is folded then.
     slept = {"icount": not quick, "smp": 1, "append": EARLY_KFENCE}
-    paused = [] if quick else [ways(), *memory_where_paused(large), *pauses()]
+    more = [] if quick else [ways(), repaint(large), *memory_where_paused(large), *pauses()]
     return [
         Part("boot", large, memory, also=(BASE_ON, SWITCHED_OFF)),
         # Against the base other features count, too; what this one takes shows against `pages`.
         Part("programs", {**COUNTING, "memory": "2G"}, programs, PROGRAM_SIDES),
         Part("leaves", {**slept, "memory": "2G"}, [cycles], (NO_FOLDING, FOLDING)),
-        *paused,
+        *more,
     ]
 
 
@@ -177,6 +181,12 @@ def ways() -> Part:
     options = {**COUNTING, "smp": 4, "memory": "4G"}
     work = Work(WAY, command(WAYS, 20), timeout=900)
     return Part("ways", options, [work], (SWITCHED_OFF, LIVE, ACCESS_FLAG, PAUSE))
+
+
+def repaint(large: Mapping[str, Any]) -> Part:
+    """Return the part in which one of two processors is found to lack what the first one has."""
+    work = Work(f"{ON_CPU}two CPUs", command(MEMORY, 256))
+    return Part("repaint", {**large, "smp": 2}, [work], (SWITCHED_OFF, LIVE, REPAINTED))
 
 
 def memory_where_paused(large: Mapping[str, Any]) -> Iterator[Part]:

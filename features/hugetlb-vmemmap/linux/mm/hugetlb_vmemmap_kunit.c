@@ -289,6 +289,57 @@ static void readers_have_left_when_tails_change(struct kunit *test)
 	}
 }
 
+/* A task that optimizes the folio of a test. */
+struct optimizer {
+	const struct hvo_test *t;
+	struct completion begun;
+	struct completion done;
+};
+
+static int optimize_in_task(void *arg)
+{
+	struct optimizer *optimizer = arg;
+
+	complete(&optimizer->begun);
+	optimize(optimizer->t);
+	complete_all(&optimizer->done);
+
+	return 0;
+}
+
+/*
+ * A table may be in place while some TLB still holds the block that it replaced. So an entry of a
+ * table is changed only after the split is complete, of which only the lock tells.
+ */
+static void splits_of_others_are_complete_first(struct kunit *test)
+{
+	struct hvo_test *t = test->priv;
+	struct optimizer optimizer = {
+		.t = t,
+		.begun = COMPLETION_INITIALIZER_ONSTACK(optimizer.begun),
+		.done = COMPLETION_INITIALIZER_ONSTACK(optimizer.done),
+	};
+	unsigned long start = (unsigned long)&t->folio->page;
+	struct task_struct *task;
+
+	/* The table is in place, as somebody else sees it who splits the same block. */
+	KUNIT_ASSERT_EQ(test, vmemmap_split(start, start + vmemmap_size(t)), 0);
+	vmemmap_split_begin();
+	task = kthread_run(optimize_in_task, &optimizer, "hvo/optimizer");
+	if (!IS_ERR(task)) {
+		wait_for_completion(&optimizer.begun);
+		KUNIT_EXPECT_EQ(test, wait_for_completion_timeout(&optimizer.done,
+								  msecs_to_jiffies(100)), 0UL);
+		KUNIT_EXPECT_TRUE(test, pte_write(entry_of(start + vmemmap_size(t) - PAGE_SIZE)));
+	}
+	KUNIT_EXPECT_EQ(test, vmemmap_split_end(), 0);
+	KUNIT_ASSERT_FALSE(test, IS_ERR(task));
+
+	wait_for_completion(&optimizer.done);
+	KUNIT_EXPECT_TRUE(test, folio_test_hugetlb_vmemmap_optimized(t->folio));
+	KUNIT_EXPECT_EQ(test, nr_bad_tails(t), 0UL);
+}
+
 static void set_batch_entries(void *entries)
 {
 	hugetlb_vmemmap_batch_entries = (unsigned long)entries;
@@ -391,6 +442,7 @@ static struct kunit_case hvo_cases[] = {
 	KUNIT_CASE(every_turn_is_the_same),
 	KUNIT_CASE(head_stays_where_it_is),
 	KUNIT_CASE(readers_have_left_when_tails_change),
+	KUNIT_CASE(splits_of_others_are_complete_first),
 	KUNIT_CASE(folios_of_several_batches),
 	KUNIT_CASE(half_done_folio_has_tails),
 	{}
