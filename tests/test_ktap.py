@@ -8,6 +8,7 @@ import pytest
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.kernel import source
+from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine.machine import Result
 from pagewright.results import ktap
 
@@ -201,13 +202,14 @@ def guest(*results, status=0, complaint=""):
         read=lambda *files: [text for _, text in zip(files, results, strict=True)],
         run=lambda command, timeout: Result(results[0], status),
         warnings=lambda: complaint,
+        fixed=False,
     )
 
 
-def end_of(fixture, *arguments):
+def end_of(fixture, *arguments, **options):
     """Return how a fixture ends: a skip that nobody expects would hide itself."""
     try:
-        fixture(*arguments)
+        fixture(*arguments, **options)
     except pytest.skip.Exception:
         return "skip"
     except AssertionError:
@@ -246,3 +248,13 @@ def test_what_must_run_and_is_skipped_fails(kunit_suites):
 def test_a_program_that_skips_all_is_looked_at(guest_program, output, status, complaint, end):
     place = guest(output, status=status)
     assert end_of(guest_program, place, "program", lambda _: complaint) == end
+
+
+@pytest.mark.parametrize(
+    ("may_skip", "end"), [((), "failure"), (["one"], "pass"), (["two"], "failure"), (None, "pass")]
+)
+def test_a_program_skips_no_more_than_it_may(guest_program, tested, may_skip, end):
+    place = guest("TAP version 13\n1..2\nok 1 one # SKIP no hugepages\nok 2 two\n")
+    usual = tested(DEFAULT_BUILD) == DEFAULT_BUILD
+    ended = end_of(guest_program, place, "program", lambda _: "", may_skip=may_skip)
+    assert ended == (end if usual else "pass")

@@ -36,7 +36,7 @@ def unexpected_in(place: Machine) -> str:
 
 
 def test_failed_allocations_change_nothing(own_blocks, guest_program):
-    guest_program(own_blocks(), f"{TESTS}/errors", unexpected_in, timeout=1800)
+    guest_program(own_blocks(), f"{TESTS}/errors", unexpected_in, timeout=1800, may_skip=())
 
 
 # Memory is plugged by a worker of one of the CPUs; any of them may be the one. They also

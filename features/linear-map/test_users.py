@@ -68,7 +68,7 @@ def check_user(
 ) -> None:
     """Run a program; on a kernel with blocks it splits some, and they are whole again after it."""
     leaves, before = settled_leaves(place), splits(place)
-    guest_program(place, f"{TESTS}/{program}")
+    guest_program(place, f"{TESTS}/{program}", may_skip=())
     wait_until(lambda: meminfo(place, "DirectMap") == leaves, 10)
     if before is not None:
         assert splits(place) > before
@@ -93,7 +93,7 @@ def test_bpf_programs(blocks, guest_program, build, way, needs_symbol):
     needs_symbol("KPROBE_EVENTS", build)
     place, tracing = blocks(build, append=FOLD_SOON), "/sys/kernel/tracing"
     # The kernel keeps one pack of machine code once it has one.
-    guest_program(place, f"{TESTS}/bpf -t programs_are_machine_code_that_runs")
+    guest_program(place, f"{TESTS}/bpf -t programs_are_machine_code_that_runs", may_skip=())
     place.check(f"echo p:writable set_memory_rw >{tracing}/kprobe_events")
     place.check(f"echo 1 >{tracing}/events/kprobes/writable/enable")
     try:
@@ -155,7 +155,7 @@ def test_memory_tags(blocks, guest_program, build, way):
     # A CPU that has tags, whatever the way.
     place = blocks(build, **({"cpu": UNLISTED_CPU} if way else {}), extra_args=MTE)
     assert "Memory Tagging Extension" in place.console()
-    guest_program(place, f"{TESTS}/memory_tags")
+    guest_program(place, f"{TESTS}/memory_tags", may_skip=())
 
 
 # --- KFENCE -------------------------------------------------------------------
