@@ -32,9 +32,9 @@ from pagewright.machine.qemu import OUTPUT
 from pagewright.machine.strict import Strict, Violation
 from pagewright.machine.transport import Channel, Lines
 
-# A debug kernel that counts instructions takes minutes to boot, and so do 160 CPUs that take turns.
-# Machines that die while booting are noticed at once, so only a hang costs this long.
-BOOT_SECONDS = 900
+# A debug kernel that counts instructions takes minutes to boot. Machines that
+# die while booting are noticed at once, so only a hang costs this long.
+BOOT_SECONDS = 300
 
 # What the guest's init says when its shell is about to run.
 _READY = "guest-init: ready"

@@ -27,6 +27,9 @@ from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
 from pagewright.results.journal import Conditions
 
+# 160 CPUs that take turns took more than five minutes to boot on a busy host.
+_BOOT_SECONDS = 1800
+
 # What makes an emulated machine: QEMU's command line. The plugin that counts comes to it.
 _MACHINE_FILES = ("qemu.yaml", "qemu.py", "options.py")
 
@@ -141,7 +144,7 @@ class Emulator:
     def run(self, what: str, part: Part, side: Side, run: int) -> dict[str, list[Values]]:
         """Boot a machine and execute the works of one run on it."""
         options = options_for(self._space, side.build, **options_of(part, side))
-        with boot(options) as machine:
+        with boot(options, timeout=_BOOT_SECONDS) as machine:
             return execute(machine, what, part.works_of(run))
 
     def _guest(self) -> str:
