@@ -8,7 +8,6 @@ import pytest
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.kernel import source
-from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine.machine import Result
 from pagewright.results import ktap
 
@@ -253,8 +252,7 @@ def test_a_program_that_skips_all_is_looked_at(guest_program, output, status, co
 @pytest.mark.parametrize(
     ("may_skip", "end"), [((), "failure"), (["one"], "pass"), (["two"], "failure"), (None, "pass")]
 )
-def test_a_program_skips_no_more_than_it_may(guest_program, tested, may_skip, end):
+def test_a_program_skips_no_more_than_it_may(guest_program, usual, may_skip, end):
     place = guest("TAP version 13\n1..2\nok 1 one # SKIP no hugepages\nok 2 two\n")
-    usual = tested(DEFAULT_BUILD) == DEFAULT_BUILD
     ended = end_of(guest_program, place, "program", lambda _: "", may_skip=may_skip)
-    assert ended == (end if usual else "pass")
+    assert ended == (end if usual(place) else "pass")

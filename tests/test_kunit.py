@@ -16,7 +16,6 @@ from split import was_split
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
-from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.long
@@ -56,7 +55,7 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize("memory", ["1G", "4G"])
-def test_kunit(machine, kunit_suites, tested, memory):
+def test_kunit(machine, kunit_suites, usual, memory):
     """With and without blocks of 1 GiB."""
     guest = machine(
         "patched-4k", smp=2, memory=memory, append="kunit.enable=1 hugetlb_free_vmemmap=on"
@@ -64,8 +63,7 @@ def test_kunit(machine, kunit_suites, tested, memory):
     skipped = kunit_suites(guest, SUITES, must_run=SUITES)
     giants = {"a_copy_has_the_largest_blocks"} if memory == "1G" else set()
     # Other kernels and machines skip others.
-    usual = tested(DEFAULT_BUILD) == DEFAULT_BUILD and not guest.fixed
-    assert skipped == ELSEWHERE | giants or not usual
+    assert skipped == ELSEWHERE | giants or not usual(guest)
     assert was_split(guest)
     assert guest.warnings() == ""
 

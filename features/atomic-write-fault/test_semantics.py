@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
@@ -44,13 +43,12 @@ ELSEWHERE = {
 
 
 @pytest.fixture
-def all_run(tested: Callable[[str], str], guest_program) -> Callable[[Machine], None]:
+def all_run(usual: Callable[[Machine], bool], guest_program) -> Callable[[Machine], None]:
     """Run the program, which may skip only those tests on the usual kernel and machine."""
 
     def run(place: Machine) -> None:
         skipped = guest_program(place, SEMANTICS)
-        usual = tested(DEFAULT_BUILD) == DEFAULT_BUILD and not place.fixed
-        assert skipped == ELSEWHERE or not usual
+        assert skipped == ELSEWHERE or not usual(place)
 
     return run
 

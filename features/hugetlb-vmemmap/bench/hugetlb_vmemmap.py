@@ -49,20 +49,15 @@ from pagewright.results.experiment import (
     off_and_on,
 )
 
+BASE = Side("base", "base-4k")
+PAUSE = Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause")
+SEAMLESS = Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless")
 SIDES = (
-    Side("base", "base-4k"),
+    BASE,
     Side("naive", "naive-4k", "hugetlb_free_vmemmap=on"),
-    Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause"),
-    Side(
-        "stop_machine",
-        "patched-4k",
-        "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause cpu_pause.stop_machine=1",
-    ),
-    Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless"),
-)
-
-BASE, PAUSE, SEAMLESS = (
-    next(side for side in SIDES if side.label == label) for label in ("base", "pause", "seamless")
+    PAUSE,
+    Side("stop_machine", "patched-4k", f"{PAUSE.append} cpu_pause.stop_machine=1"),
+    SEAMLESS,
 )
 OFF_SIDES = (BASE, off_and_on(workspace.find().features())[0])
 
