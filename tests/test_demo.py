@@ -45,8 +45,8 @@ def reports() -> list[Report]:
     for name, figures in MEASURED.items():
         measured = experiment.load(SPACE, name)
         report = Report(
-            *(name, measured.feature, measured.title, "pagewright demo", True, "6.12.117"),
-            *("QEMU", "smp=1", [Side("off", "patched-4k"), Side("on", "patched-4k")]),
+            *(name, measured.feature, measured.title, "pagewright demo", True),
+            [Side("off", "patched-4k"), Side("on", "patched-4k")],
         )
         report.figures = [
             Figure(group, row, "units", {"off": [off], "on": [on]})

@@ -292,6 +292,42 @@ def test_what_would_spoil_the_record_is_left_out_and_named(space, monkeypatch):
     assert record.path(space).read_text() == before
 
 
+def test_parts_that_were_not_measured_here_stay_in_the_record(space, monkeypatch):
+    monkeypatch.setattr(workspace, "find", lambda: space)
+    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+    file = space.root / "bench" / "sample.py"
+    # Each part has figures of its own; the table of the first part has a row of the second one.
+    file.write_text(
+        SAMPLE.replace("WORKS)]", "[Work('wide', 'true')])]").replace(
+            "work, values: [", "work, values: [Quantity('more', work, 'faults', 1), "
+        )
+    )
+
+    def recorded() -> Report:
+        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+        assert "not recorded" not in done.output
+        return record.read(space)["sample"]
+
+    measured(space, "small", commit="abc")
+    measured(space, "wide", commit="def", work="wide")
+    whole = recorded()
+    shutil.rmtree(space.out / "bench")
+    measured(space, "wide", runs=1, commit="ghi", work="wide")
+    again = recorded()
+    assert list(again.parts) == ["small", "wide"]
+    assert again.commits == {"small": ["abc"], "wide": ["ghi"]}
+    assert again.machines == whole.machines
+    order = [("more", "touch"), ("more", "wide"), ("counts", "touch"), ("counts", "wide")]
+    for one, runs in ((whole, {2}), (again, {1, 2})):
+        assert [(figure.group, figure.name) for figure in one.figures] == order
+        assert {len(figure.runs["base"]) for figure in one.figures} == runs
+    # A part that the experiment has no more does not stay.
+    file.write_text(file.read_text().replace('"small"', '"little"'))
+    template = space.root / "bench" / "sample.md.j2"
+    template.write_text(TABLE.replace('"counts", "touch"', '"counts", "wide"'))
+    assert list(recorded().parts) == ["wide"]
+
+
 def test_a_table_tells_the_origin_of_its_own_figures(space):
     """Other parts may have been run more often, or at other commits."""
     file = space.root / "bench" / "sample.py"
@@ -389,7 +425,7 @@ def test_a_template_makes_the_table_that_the_readme_has(name, monkeypatch):
     experiment = load(SPACE, name)
     labels = [run.side.label for run in plan(experiment, base_and_patched(), Choice())]
     runs = {label: [1.0] for label in labels}
-    made = Report(name, "", "", "", False, "", "", "", [])
+    made = Report(name, "", "", "", False, [])
     monkeypatch.setattr(Report, "find", lambda self, group, row: Figure(group, row, "", runs))
     readme = (SPACE.root / "README.md").read_text()
     [block] = re.findall(rf"<!-- figures of {name}: .*?-->\n(.*?)<!-- end", readme, re.DOTALL)
@@ -406,8 +442,9 @@ def test_recorded_figures_are_in_full_of_a_known_commit_and_read_back():
         assert one.experiment == name
         assert not one.quick
         assert "+" not in one.commit, f"{name} was measured with changes"
-        assert all(one.commits.values())
-        assert one.commits.keys() == one.parts.keys()
+        for origin in (one.kernels, one.emulators, one.machines, one.commits):
+            assert all(origin.values())
+            assert origin.keys() == one.parts.keys()
         for figure in one.figures:
             assert figure.parts
             assert figure.runs.keys() <= {side for part in figure.parts for side in one.parts[part]}

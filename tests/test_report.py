@@ -41,12 +41,12 @@ def sample() -> Report:
         "A <title>",
         "pagewright bench x",
         False,
-        "6.12.1",
-        "QEMU 10",
-        "smp=1",
         sides,
     )
     made.figures = figures
+    made.kernels = {"part": ["6.12.1"]}
+    made.emulators = {"part": ["QEMU 10"]}
+    made.machines = {"part": ["smp=1"]}
     made.commits = {"part": ["abc"]}
     return made
 

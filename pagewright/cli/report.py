@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pagewright.host import workspace
+from pagewright.host.errors import MeasureError
 from pagewright.host.files import replace_text
 from pagewright.host.progress import say
 from pagewright.kernel.tree import commit
@@ -33,7 +34,7 @@ def report(
     """
     from pagewright.results import pages
     from pagewright.results import record as committed
-    from pagewright.results.chapters import chapters, measured_here, not_recorded
+    from pagewright.results.chapters import chapters, measured_here, to_record
     from pagewright.results.experiment import experiments, load
 
     space = workspace.find()
@@ -46,10 +47,10 @@ def report(
             # Small sizes are not what README.md tells of.
             if here is None or here.quick:
                 continue
-            if reason := not_recorded(experiment, here, recorded.get(name)):
-                say(f"{name} is not recorded: {reason}")
-            else:
-                new[name] = here
+            try:
+                new[name] = to_record(experiment, here, recorded.get(name))
+            except MeasureError as error:
+                say(f"{name} is not recorded: {error}")
         for file in committed.write(space, {**recorded, **new}):
             say(f"wrote {file.relative_to(space.root)}")
         recorded = committed.read(space)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pagewright.host.errors import MeasureError
 from pagewright.host.workspace import Workspace
 from pagewright.results import measure
 from pagewright.results.experiment import Experiment, base_and_patched, experiments, load
-from pagewright.results.figures import Report
+from pagewright.results.figures import Report, merged, staying
 from pagewright.results.journal import Journal
 from pagewright.results.pages import Chapter, Shown
 from pagewright.results.plan import Choice, plan
@@ -43,23 +44,35 @@ def _chapter(space: Workspace, experiment: Experiment, recorded: Mapping[str, Re
     return Chapter(experiment, _status(shown, missing), shown, missing)
 
 
-def not_recorded(experiment: Experiment, here: Report, recorded: Report | None) -> str:
-    """Say why the full figures of this clone are not recorded; nothing if they can be.
+def to_record(experiment: Experiment, here: Report, recorded: Report | None) -> Report:
+    """Return the figures of this clone with those recorded parts that were not measured here.
 
     Args:
         experiment: whose figures they are.
-        here: the figures.
-        recorded: what they would replace, if there is something.
+        here: the full figures of this clone.
+        recorded: what is recorded, if there is something.
+
+    Raises:
+        MeasureError: the figures cannot be recorded, or something that is recorded would be lost.
     """
     if "+" in here.commit:
-        return f"it was measured with changes that are in no commit ({here.commit})"
-    there = recorded.parts if recorded else {}
+        raise MeasureError(f"it was measured with changes that are in no commit ({here.commit})")
+    if not recorded:
+        return here
+    stay = set(staying(experiment, recorded, here))
     lost = {
-        part: [label for label in labels if label in there.get(part, ())]
+        part: [label for label in labels if label in recorded.parts.get(part, ())]
         for part, labels in _lacking(experiment, here).items()
+        if part not in stay
     }
-    words = [f"{part}: {'; '.join(labels)}" for part, labels in lost.items() if labels]
-    return f"{', '.join(words)} would be lost" if words else ""
+    # A figure that parts make together has numbers of one clone only.
+    for report in (here, recorded):
+        for figure in report.figures:
+            if not stay.isdisjoint(figure.parts) and not here.parts.keys().isdisjoint(figure.parts):
+                lost |= {part: recorded.parts[part] for part in figure.parts if part in stay}
+    if words := [f"{part}: {'; '.join(labels)}" for part, labels in lost.items() if labels]:
+        raise MeasureError(f"{', '.join(words)} would be lost")
+    return merged(experiment, recorded, here)
 
 
 def _lacking(experiment: Experiment, full: Report | None) -> dict[str, list[str]]:

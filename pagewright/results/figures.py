@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, median
 from typing import Any
 
@@ -47,13 +47,13 @@ class Report:
         title: one line.
         command: what prints these figures.
         quick: they have the sizes of --quick.
-        kernel: the kernels' version.
-        emulator: the emulator's, or the place of a lab.
-        machine: the machines' options.
         sides: what was compared.
         yardstick: the side that others are compared with, where a table has it.
         figures: table by table.
         parts: by the name of a part, the labels of the sides that it was run on.
+        kernels: by the name of a part, the versions of its kernels.
+        emulators: by the name of a part, the emulator with its version, or the place of a lab.
+        machines: by the name of a part, the machines' options.
         commits: by the name of a part, the repository's commits that its runs were made at.
         time: when the last run ended, in UTC.
     """
@@ -63,20 +63,35 @@ class Report:
     title: str
     command: str
     quick: bool
-    kernel: str
-    emulator: str
-    machine: str
     sides: list[Side]
     yardstick: str = ""
     figures: list[Figure] = field(default_factory=list)
     parts: dict[str, list[str]] = field(default_factory=dict)
+    kernels: dict[str, list[str]] = field(default_factory=dict)
+    emulators: dict[str, list[str]] = field(default_factory=dict)
+    machines: dict[str, list[str]] = field(default_factory=dict)
     commits: dict[str, list[str]] = field(default_factory=dict)
     time: str = ""
 
     @property
+    def kernel(self) -> str:
+        """The versions of all kernels."""
+        return _all_of(self.kernels)
+
+    @property
+    def emulator(self) -> str:
+        """The emulators and places of all runs."""
+        return _all_of(self.emulators)
+
+    @property
+    def machine(self) -> str:
+        """The options of all machines."""
+        return _all_of(self.machines, "; ")
+
+    @property
     def commit(self) -> str:
         """The commits of all runs."""
-        return _each(commit for commits in self.commits.values() for commit in commits)
+        return _all_of(self.commits)
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Report:
@@ -93,7 +108,8 @@ class Report:
 
     def to_json(self) -> str:
         """Return the report as JSON, with every run's number and the means."""
-        data = asdict(self) | {"commit": self.commit}
+        texts = ("kernel", "emulator", "machine", "commit")
+        data = asdict(self) | {text: getattr(self, text) for text in texts}
         for figure, entry in zip(self.figures, data["figures"], strict=True):
             entry["values"] = figure.values
         return json.dumps(data, indent=1) + "\n"
@@ -118,15 +134,67 @@ def report(experiment: Experiment, entries: Sequence[Entry], command: str) -> Re
         experiment.title,
         command,
         any(entry.quick for entry in entries),
-        _each(entry.conditions.kernel for entry in entries),
-        _each(_where(entry) for entry in entries),
-        _each((_machine(entry) for entry in entries), "; "),
         [sides[label] for label in labels],
         experiment.yardstick,
         _figures(experiment, entries, labels),
         _by_part((entry.part, entry.side.label) for entry in entries),
+        _by_part((entry.part, entry.conditions.kernel) for entry in entries),
+        _by_part((entry.part, _where(entry)) for entry in entries),
+        _by_part((entry.part, _machine(entry)) for entry in entries),
         _by_part((entry.part, entry.commit) for entry in entries),
         max((entry.time for entry in entries), default=""),
+    )
+
+
+def staying(experiment: Experiment, older: Report, newer: Report) -> list[str]:
+    """Return the parts of an experiment that an older report has, and a newer one has not."""
+    names = (part.name for part in experiment.parts(newer.quick))
+    return [name for name in names if name in older.parts and name not in newer.parts]
+
+
+def merged(experiment: Experiment, older: Report, newer: Report) -> Report:
+    """Put a newer report and those parts of an older one together that it lacks.
+
+    No figure may be of a part that stays and of one that the newer report has.
+
+    Args:
+        experiment: what both are of.
+        older: what `staying` returns of it is taken.
+        newer: all of it is taken.
+    """
+    sources = [(older, staying(experiment, older, newer)), (newer, list(newer.parts))]
+    order = [part.name for part in experiment.parts(newer.quick)]
+    sides = {side.label: side for report, _ in sources for side in report.sides}
+
+    def place(part: str) -> int:
+        return order.index(part) if part in order else len(order)
+
+    def of_each_part(field: str) -> dict[str, list[str]]:
+        found = {part: getattr(report, field)[part] for report, parts in sources for part in parts}
+        return dict(sorted(found.items(), key=lambda item: place(item[0])))
+
+    figures = [
+        figure
+        for report, parts in sources
+        for figure in report.figures
+        if not set(parts).isdisjoint(figure.parts)
+    ]
+    figures.sort(key=lambda figure: min(map(place, figure.parts)))
+    # A table stands where its first row does, and is not in two pieces.
+    groups = list(dict.fromkeys(figure.group for figure in figures))
+    figures.sort(key=lambda figure: groups.index(figure.group))
+    parts = of_each_part("parts")
+    labels = _in_columns(experiment, (label for sides in parts.values() for label in sides))
+    return replace(
+        newer,
+        sides=[sides[label] for label in labels],
+        figures=figures,
+        parts=parts,
+        kernels=of_each_part("kernels"),
+        emulators=of_each_part("emulators"),
+        machines=of_each_part("machines"),
+        commits=of_each_part("commits"),
+        time=max(older.time, newer.time),
     )
 
 
@@ -202,6 +270,11 @@ def _where(entry: Entry) -> str:
 
 def _machine(entry: Entry) -> str:
     return ", ".join(f"{key}={value}" for key, value in entry.options.items() if value != "")
+
+
+def _all_of(by_part: Mapping[str, Sequence[str]], separator: str = ", ") -> str:
+    """Join what is said of all parts, each text once."""
+    return _each((text for texts in by_part.values() for text in texts), separator)
 
 
 def _each(texts: Iterable[str], separator: str = ", ") -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -165,15 +165,14 @@ def command(experiment: Experiment, figures: Sequence[Figure]) -> str:
 
 def origin(report: Report, figures: Sequence[Figure]) -> str:
     """Say in a line how often some figures of a report were measured, and on what."""
-    commits = [
-        commit
-        for part, commits in report.commits.items()
-        if any(part in figure.parts for figure in figures)
-        for commit in commits
-    ]
+    parts = list(dict.fromkeys(part for figure in figures for part in figure.parts))
+
+    def said(by_part: Mapping[str, Sequence[str]]) -> str:
+        return ", ".join(dict.fromkeys(text for part in parts for text in by_part.get(part, ())))
+
     return (
-        f"{runs_of(figures)}, {report.emulator}, linux {report.kernel}, "
-        f"commit {', '.join(dict.fromkeys(commits))}"
+        f"{runs_of(figures)}, {said(report.emulators)}, linux {said(report.kernels)}, "
+        f"commit {said(report.commits)}"
     )
 
 
