@@ -222,8 +222,8 @@ def summary(means: Means) -> str:
     )
 
 
-FEWER = "6.12 updates its memcg statistics with interrupts off and __this_cpu_add(), which this \
-feature leaves alone, so it has fewer operations to save."
+FEWER = "6.12 updates its memcg statistics with __this_cpu_add(), which this feature leaves alone, \
+so it has fewer operations to save."
 PUBLISHED = tuple(
     Published(
         what,
