@@ -209,6 +209,23 @@ def test_reserved_pages_make_room_for_others(machine, giant, pages):
     assert numbers["on"] > numbers["off"]
 
 
+@pytest.mark.full
+def test_the_bases_hvo_restores_tails_that_may_be_freed(machine, large, giant):
+    """All architectures but arm64 restore struct pages that way.
+
+    With init_on_alloc=1 the allocator looks at each tail of a page that it gets back.
+    """
+    append = "hugetlb_free_vmemmap=on init_on_alloc=1"
+    place = machine("naive-4k", memory="8G", smp=2, append=append)
+    for size, number in ((large, 64), (giant, 2)):
+        # Once to fill the caches.
+        for _ in range(2):
+            with assert_no_page_leaks(place, size.kib if size is giant else 8 * size.kib):
+                assert resize(place, size, number) == number
+                assert resize(place, size, 0) == 0
+    assert place.warnings() == ""
+
+
 def test_kunit_where_cpus_are_paused(machine, kunit_suites, pages):
     """Only there can a change fail in the middle of a folio."""
     append = f"kunit.enable=1 kunit.filter_glob=hugetlb_* {on('pause')}"

@@ -420,6 +420,23 @@ def test_modules_split_and_are_folded_back(machine, leaf, cpu):
     assert guest.warnings() == ""
 
 
+def test_a_real_time_task_keeps_nothing_from_being_folded(machine):
+    """It has the CPU for itself that has given the memory back."""
+    guest = machine(smp=2, append="arm64.linear_map_fold_delay_ms=3000")
+    guest.check("echo -1 >/proc/sys/kernel/sched_rt_runtime_us")
+    settled_leaves(guest, 4)
+    before = direct_map(guest)
+    guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m || exit 1; done")
+    assert direct_map(guest) != before
+    guest.check(
+        f"taskset -c 1 {UNLOAD} {' '.join(reversed(MODULES))}\n"
+        "taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $! >/run/busy"
+    )
+    wait_until(lambda: direct_map(guest) == before, 15)
+    guest.check("kill $(cat /run/busy)")
+    assert guest.warnings() == ""
+
+
 def test_a_module_takes_two_pauses(machine):
     """All that its text and data split, and all that is folded after it.
 

@@ -911,8 +911,8 @@ static void __init share_reserved(const struct huge_bootmem_page *reserved, int 
 	unsigned long end = start + hugetlb_vmemmap_size(reserved->hstate);
 
 	/* If there is no memory for it now, there may be when folios are made. */
-	if (hugetlb_vmemmap_optimizable(reserved->hstate) && is_left_to_us(reserved) &&
-	    !vmemmap_is_shared(start, end))
+	if (hugetlb_vmemmap_optimizable(reserved->hstate) && !vmemmap_is_shared(start, end) &&
+	    is_left_to_us(reserved))
 		vmemmap_share_at_boot(start, end, nid);
 }
 

@@ -78,6 +78,8 @@
 #include <linux/math64.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
+#include <linux/printk.h>
+#include <linux/ratelimit.h>
 #include <linux/sched.h>
 #include <linux/semaphore.h>
 #include <linux/smp.h>
@@ -209,8 +211,8 @@ static u64 ticks_to_ns(u64 count)
 
 /*
  * Interrupts, pseudo-NMIs, SErrors and debug exceptions: whatever PMR allows. Events of firmware
- * (SDEI) come nevertheless, and their handlers use data in the linear map. So each CPU asks the
- * firmware for none, if there are any, before the CPU is counted and until it is let go.
+ * (SDEI) come nevertheless, and their handlers use data in the linear map. So where firmware has
+ * SDEI, each CPU asks it for none before the CPU is counted, and until it is let go.
  */
 static __always_inline u64 mask_all(void)
 {
@@ -515,8 +517,16 @@ static bool should_fail_pause(void)
 /* Pauses cannot be had now. */
 static int fail_pause(void)
 {
+	static DEFINE_RATELIMIT_STATE(limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
+
 	WRITE_ONCE(fail_until_ns, ktime_get_ns() + HOLD_OFF_NS);
-	pr_warn_ratelimited("some CPU cannot be interrupted, or is half way on or off line\n");
+	/*
+	 * Whoever prints may have to take the console over, and to print what another CPU has left,
+	 * maybe the one that did not answer. This is no place for that: the callers hold locks.
+	 */
+	if (__ratelimit(&limit))
+		printk_deferred(KERN_WARNING
+				pr_fmt("some CPU cannot be interrupted, or is half way on or off line\n"));
 
 	return -EBUSY;
 }

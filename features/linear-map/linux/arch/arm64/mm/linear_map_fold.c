@@ -132,6 +132,40 @@ static unsigned long largest_leaf(void)
 	return pud_sect_supported() ? PUD_SIZE : CONT_PMD_SIZE;
 }
 
+/*
+ * The worker has a queue of its own, which is bound to no CPU: it holds locks that permission
+ * changes and memory hotplug wait for, and a real-time task that keeps the CPU for itself must
+ * not keep it from going on. Isolated CPUs are left alone, too. It is NULL until initcalls run.
+ */
+static struct workqueue_struct *fold_wq;
+
+static void queue_fold(unsigned long delay)
+{
+	/* Pairs with init_fold(). */
+	struct workqueue_struct *wq = smp_load_acquire(&fold_wq);
+
+	if (wq)
+		queue_delayed_work(wq, &fold_work, delay);
+}
+
+static int __init init_fold(void)
+{
+	struct workqueue_struct *wq = alloc_workqueue("linear_map_fold",
+						      WQ_UNBOUND | WQ_FREEZABLE, 1);
+
+	if (!wq) {
+		pr_warn("linear map: no memory for a worker, what is split stays split\n");
+		return -ENOMEM;
+	}
+	smp_store_release(&fold_wq, wq);
+	/* For what was given back before. */
+	if (READ_ONCE(fold))
+		queue_fold(msecs_to_jiffies(fold_delay_ms));
+
+	return 0;
+}
+core_initcall(init_fold);
+
 static void extend_window(unsigned long start, unsigned long end)
 {
 	unsigned long flags;
@@ -154,8 +188,7 @@ void linear_map_fold_later(unsigned long start, unsigned long end)
 	extend_window(start, end);
 
 	if (READ_ONCE(fold))
-		queue_delayed_work(system_freezable_wq, &fold_work,
-				   msecs_to_jiffies(fold_delay_ms));
+		queue_fold(msecs_to_jiffies(fold_delay_ms));
 }
 
 static void free_table_rcu(struct rcu_head *head)
@@ -540,10 +573,9 @@ static void fold_work_fn(struct work_struct *work)
 
 	wait = fold_round();
 	if (todo_start < todo_end)
-		queue_delayed_work(system_freezable_wq, &fold_work, wait);
+		queue_fold(wait);
 	else if (!window_is_empty())
-		queue_delayed_work(system_freezable_wq, &fold_work,
-				   max(wait, msecs_to_jiffies(fold_delay_ms)));
+		queue_fold(max(wait, msecs_to_jiffies(fold_delay_ms)));
 }
 
 /* Allow or forbid folding. A round that is going on comes to its end. */
@@ -553,8 +585,7 @@ static void enable_fold(bool enable)
 	if (!enable)
 		cancel_delayed_work(&fold_work);
 	else
-		queue_delayed_work(system_freezable_wq, &fold_work,
-				   msecs_to_jiffies(fold_delay_ms));
+		queue_fold(msecs_to_jiffies(fold_delay_ms));
 }
 
 #ifdef CONFIG_ARM64_LINEAR_MAP_KUNIT_TEST
@@ -590,7 +621,7 @@ void linear_map_fold_now(void)
 
 	WRITE_ONCE(fold_at_once, true);
 	for (;;) {
-		mod_delayed_work(system_freezable_wq, &fold_work, 0);
+		mod_delayed_work(fold_wq, &fold_work, 0);
 		flush_delayed_work(&fold_work);
 		if (!READ_ONCE(fold) || (todo_start >= todo_end && window_is_empty()) || !tries--)
 			break;

@@ -119,7 +119,11 @@ static int split_to_remove(unsigned long start, unsigned long end)
 		ret = split_ends(start, end, NULL);
 	up_read(&linear_map_fold_sem);
 
-	/* Who removes memory knows these two. */
+	/*
+	 * offline_and_remove_memory() hands these two on. __remove_memory(), which ACPI calls, is a
+	 * BUG() for any error; but ACPI removes what it has added, and a leaf of memory that was
+	 * added does not cross that (see is_boot_memory()).
+	 */
 	return ret && ret != -ENOMEM ? -EBUSY : ret;
 }
 

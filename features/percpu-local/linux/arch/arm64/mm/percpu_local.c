@@ -32,7 +32,9 @@
  * as the linker's is, where parts of the linear map can be.
  *
  * TTBR1 is loaded without CnP, as these tables are not common to all CPUs;
- * TTBR0 keeps it.
+ * TTBR0 keeps it. Who changes the ASID in TTBR1 reads the register and writes it
+ * back, and must not move to another CPU in between, whose table is another one.
+ * Everybody who does so has interrupts or preemption off.
  *
  * All tables are made at boot, for every possible CPU, and stay: a CPU that
  * goes offline and comes back finds its own.
@@ -748,8 +750,10 @@ static void __init sync_nonglobal(u64 *copies, const u64 *entries, size_t size)
  * percpu_local_sync_nonglobal() - swapper_pg_dir became non-global in place
  *
  * Entries that point at tables have the bit set, too, where it means nothing.
- * Global to non-global needs no break-before-make. Private tables below these
- * have entries for tables alone, and all other tables are common.
+ * Global to non-global needs no break-before-make, except for contiguous ranges,
+ * which a top level does not have then (percpu_local_without_contiguous()).
+ * Private tables below these have entries for tables alone, and all other tables
+ * are common.
  *
  * Context: boot CPU in stop_machine().
  */

@@ -61,6 +61,22 @@ void percpu_local_protect(void);
 static inline void percpu_local_protect(void) { }
 #endif
 
+/**
+ * percpu_local_without_contiguous() - has memory to be mapped without contiguous ranges?
+ *
+ * With two levels the top level has blocks, and each CPU a copy of them. If KPTI makes
+ * mappings non-global after all, the copies become so one entry after the other, while
+ * CPUs use them (percpu_local_sync_nonglobal()). The entries of a contiguous range would
+ * not be alike in between.
+ *
+ * Context: boot, before memory is mapped.
+ */
+static inline bool percpu_local_without_contiguous(void)
+{
+	return IS_ENABLED(CONFIG_ARM64_PERCPU_LOCAL_MAP) && CONFIG_PGTABLE_LEVELS == 2 &&
+	       !arm64_use_ng_mappings;
+}
+
 /* In mmu.c. */
 void write_kernel_pgd(pgd_t *pgdp, phys_addr_t phys, pgd_t pgd);
 
