@@ -420,20 +420,22 @@ def test_modules_split_and_are_folded_back(machine, leaf, cpu):
     assert guest.warnings() == ""
 
 
-def test_a_real_time_task_keeps_nothing_from_being_folded(machine):
-    """It has the CPU for itself that has given the memory back."""
-    guest = machine(smp=2, append="arm64.linear_map_fold_delay_ms=3000")
-    guest.check("echo -1 >/proc/sys/kernel/sched_rt_runtime_us")
-    settled_leaves(guest, 4)
-    before = direct_map(guest)
-    guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m || exit 1; done")
-    assert direct_map(guest) != before
+def test_what_folds_is_bound_to_no_cpu(machine):
+    """It holds locks, and a real-time task may have a CPU for itself."""
+    guest = machine(smp=2, append="arm64.linear_map_fold_delay_ms=50")
     guest.check(
-        f"taskset -c 1 {UNLOAD} {' '.join(reversed(MODULES))}\n"
-        "taskset -c 1 chrt -f 50 sh -c 'while :; do :; done' >/dev/null 2>&1 & echo $! >/run/busy"
+        "cd /sys/kernel/tracing\necho p:fold fold_work_fn >kprobe_events\n"
+        "echo 1 >events/kprobes/fold/enable"
     )
-    wait_until(lambda: direct_map(guest) == before, 15)
-    guest.check("kill $(cat /run/busy)")
+    load_and_unload(guest)
+
+    def workers() -> list[str]:
+        return re.findall(
+            r"^ *(\S+)-\d+ .* fold:", guest.check("cat /sys/kernel/tracing/trace"), re.M
+        )
+
+    wait_until(lambda: bool(workers()), 10)
+    assert {name[: len("kworker/u")] for name in workers()} == {"kworker/u"}
     assert guest.warnings() == ""
 
 
