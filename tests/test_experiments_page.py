@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +19,7 @@ from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.workspace import Workspace
 from pagewright.results import chapters, pages, plots, record, report
-from pagewright.results.experiment import base_and_patched, experiments, load
+from pagewright.results.experiment import Side, base_and_patched, experiments, load
 from pagewright.results.figures import Figure, Report
 from pagewright.results.journal import Conditions, Entry, Journal
 from pagewright.results.plan import Choice, plan
@@ -135,13 +136,14 @@ def measured(
     runs: int = 2,
     commit: str = "abc",
     work: str = "touch",
+    sides: Sequence[Side] = (),
 ) -> None:
     """Write the journal of a bench of one part."""
     journal = Journal(space.out / "bench" / "sample.jsonl")
     conditions = Conditions("6.12.1-1", "", "", "QEMU 10", "", "")
     for number in range(1, runs + 1):
-        for side in base_and_patched():
-            n = {"base": 1000, "patched": 500}[side.label] + number
+        for side in sides or base_and_patched():
+            n = {"base": 1000}.get(side.label, 500) + number
             works = {work: [{"n": str(n)}]}
             entry = Entry(
                 "sample", part, side, number, quick, conditions, {"smp": 2}, commit, "2026", works
@@ -326,6 +328,38 @@ def test_parts_that_were_not_measured_here_stay_in_the_record(space, monkeypatch
     template = space.root / "bench" / "sample.md.j2"
     template.write_text(TABLE.replace('"counts", "touch"', '"counts", "wide"'))
     assert list(recorded().parts) == ["wide"]
+
+
+def test_a_row_of_two_parts_keeps_the_columns_that_were_not_measured_here(space, monkeypatch):
+    monkeypatch.setattr(workspace, "find", lambda: space)
+    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+    third = Side("third", "patched-4k")
+    file = space.root / "bench" / "sample.py"
+    file.write_text(
+        SAMPLE.replace("import Experiment", "import Side, Experiment").replace(
+            '"wide", {}, WORKS', f'"wide", {{}}, WORKS, [{third}]'
+        )
+    )
+    measured(space, "small", commit="abc")
+    for commit in ("def", "ghi"):
+        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+        assert "not recorded" not in done.output
+        shutil.rmtree(space.out / "bench")
+        measured(space, "wide", runs=3, commit=commit, sides=[third])
+    [figure] = record.read(space)["sample"].figures
+    assert {label: len(runs) for label, runs in figure.runs.items()} == {
+        "base": 2,
+        "patched": 2,
+        "third": 3,
+    }
+    assert figure.parts == ["small", "wide"]
+    # And back, with what both parts have in the record.
+    shutil.rmtree(space.out / "bench")
+    measured(space, "small", runs=1, commit="jkl")
+    CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+    made = record.read(space)["sample"]
+    assert made.commits == {"small": ["jkl"], "wide": ["def"]}
+    assert [len(runs) for runs in made.figures[0].runs.values()] == [1, 1, 3]
 
 
 def test_a_table_tells_the_origin_of_its_own_figures(space):

@@ -8,7 +8,7 @@ from pagewright.host.errors import MeasureError
 from pagewright.host.workspace import Workspace
 from pagewright.results import measure
 from pagewright.results.experiment import Experiment, base_and_patched, experiments, load
-from pagewright.results.figures import Report, merged, staying
+from pagewright.results.figures import Report, labels_of, merged, staying
 from pagewright.results.journal import Journal
 from pagewright.results.pages import Chapter, Shown
 from pagewright.results.plan import Choice, plan
@@ -59,17 +59,19 @@ def to_record(experiment: Experiment, here: Report, recorded: Report | None) -> 
         raise MeasureError(f"it was measured with changes that are in no commit ({here.commit})")
     if not recorded:
         return here
-    stay = set(staying(experiment, recorded, here))
+    stay = staying(experiment, recorded, here)
     lost = {
         part: [label for label in labels if label in recorded.parts.get(part, ())]
         for part, labels in _lacking(experiment, here).items()
         if part not in stay
     }
-    # A figure that parts make together has numbers of one clone only.
-    for report in (here, recorded):
-        for figure in report.figures:
-            if not stay.isdisjoint(figure.parts) and not here.parts.keys().isdisjoint(figure.parts):
-                lost |= {part: recorded.parts[part] for part in figure.parts if part in stay}
+    # A column of a figure has the runs of one clone only.
+    for figure in recorded.figures:
+        measured_again = here.find(figure.group, figure.name)
+        columns = labels_of(recorded, figure, here.parts)
+        columns |= measured_again.runs.keys() if measured_again else set()
+        if not columns.isdisjoint(labels_of(recorded, figure, stay)):
+            lost |= {part: recorded.parts[part] for part in figure.parts if part in stay}
     if words := [f"{part}: {'; '.join(labels)}" for part, labels in lost.items() if labels]:
         raise MeasureError(f"{', '.join(words)} would be lost")
     return merged(experiment, recorded, here)

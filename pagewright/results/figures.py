@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import mean, median
 from typing import Any
@@ -152,17 +152,25 @@ def staying(experiment: Experiment, older: Report, newer: Report) -> list[str]:
     return [name for name in names if name in older.parts and name not in newer.parts]
 
 
+def labels_of(report: Report, figure: Figure, parts: Collection[str]) -> set[str]:
+    """Return the labels of the sides on which some parts have made a figure of a report."""
+    made_of = [part for part in figure.parts if part in parts]
+    return {label for part in made_of for label in report.parts[part] if label in figure.runs}
+
+
 def merged(experiment: Experiment, older: Report, newer: Report) -> Report:
     """Put a newer report and those parts of an older one together that it lacks.
 
-    No figure may be of a part that stays and of one that the newer report has.
+    A figure may have columns of both. No column may be of a part that stays and of one that the
+    newer report has.
 
     Args:
         experiment: what both are of.
         older: what `staying` returns of it is taken.
         newer: all of it is taken.
     """
-    sources = [(older, staying(experiment, older, newer)), (newer, list(newer.parts))]
+    stay = staying(experiment, older, newer)
+    sources = [(older, stay), (newer, list(newer.parts))]
     order = [part.name for part in experiment.parts(newer.quick)]
     sides = {side.label: side for report, _ in sources for side in report.sides}
 
@@ -173,22 +181,12 @@ def merged(experiment: Experiment, older: Report, newer: Report) -> Report:
         found = {part: getattr(report, field)[part] for report, parts in sources for part in parts}
         return dict(sorted(found.items(), key=lambda item: place(item[0])))
 
-    figures = [
-        figure
-        for report, parts in sources
-        for figure in report.figures
-        if not set(parts).isdisjoint(figure.parts)
-    ]
-    figures.sort(key=lambda figure: min(map(place, figure.parts)))
-    # A table stands where its first row does, and is not in two pieces.
-    groups = list(dict.fromkeys(figure.group for figure in figures))
-    figures.sort(key=lambda figure: groups.index(figure.group))
     parts = of_each_part("parts")
     labels = _in_columns(experiment, (label for sides in parts.values() for label in sides))
     return replace(
         newer,
         sides=[sides[label] for label in labels],
-        figures=figures,
+        figures=_joined(sources, labels, place),
         parts=parts,
         kernels=of_each_part("kernels"),
         emulators=of_each_part("emulators"),
@@ -196,6 +194,39 @@ def merged(experiment: Experiment, older: Report, newer: Report) -> Report:
         commits=of_each_part("commits"),
         time=max(older.time, newer.time),
     )
+
+
+def _joined(
+    sources: Sequence[tuple[Report, Sequence[str]]],
+    labels: Sequence[str],
+    place: Callable[[str], int],
+) -> list[Figure]:
+    """Put the figures of some parts of reports together, table by table.
+
+    Args:
+        sources: reports, and which parts of each.
+        labels: the columns, in their order.
+        place: where a part stands among all parts.
+    """
+    rows: dict[tuple[str, str, str], Figure] = {}
+    for report, parts in sources:
+        for figure in report.figures:
+            made_of = [part for part in figure.parts if part in parts]
+            if not made_of:
+                continue
+            key = (figure.group, figure.name, figure.unit)
+            known = rows.get(key, replace(figure, runs={}, parts=[]))
+            columns = labels_of(report, figure, parts)
+            runs = known.runs | {label: figure.runs[label] for label in columns}
+            rows[key] = replace(
+                figure,
+                runs={label: runs[label] for label in labels if label in runs},
+                parts=sorted({*known.parts, *made_of}, key=place),
+            )
+    figures = sorted(rows.values(), key=lambda figure: place(figure.parts[0]))
+    # A table stands where its first row does, and is not in two pieces.
+    groups = list(dict.fromkeys(figure.group for figure in figures))
+    return sorted(figures, key=lambda figure: groups.index(figure.group))
 
 
 def runs_of(figures: Iterable[Figure]) -> str:
