@@ -526,7 +526,7 @@ static int fail_pause(void)
 	 */
 	if (__ratelimit(&limit))
 		printk_deferred(KERN_WARNING
-				pr_fmt("some CPU cannot be interrupted, or is half way on or off line\n"));
+				"cpu_pause: some CPU cannot be interrupted, or is half way on or off line\n");
 
 	return -EBUSY;
 }

@@ -157,6 +157,7 @@ static int __init init_fold(void)
 		pr_warn("linear map: no memory for a worker, what is split stays split\n");
 		return -ENOMEM;
 	}
+	/* Pairs with queue_fold(). */
 	smp_store_release(&fold_wq, wq);
 	/* For what was given back before. */
 	if (READ_ONCE(fold))
