@@ -240,6 +240,15 @@ def test_a_typing_error_in_a_file_names_the_file(tiny, name, old, new, what):
     assert error.value.what.startswith(f"{file} {what}")
 
 
+@pytest.mark.parametrize("base", recipes.names(SPACE))
+def test_a_feature_that_does_not_exist_cannot_be_left_off(base):
+    """A build without features would be compiled once more, under the name with the error."""
+    with pytest.raises(PagewrightError) as error:
+        recipes.recipe(SPACE, f"{base}-without-nonsense")
+    assert error.value.what == "there is no feature 'nonsense'"
+    assert error.value.todo.startswith("the features are: ")
+
+
 def test_a_typing_error_in_the_file_of_a_feature_names_it(tiny):
     file = tiny.root / "features" / "one" / "feature.toml"
     file.parent.mkdir(parents=True)

@@ -115,8 +115,10 @@ def recipe(space: Workspace, name: str) -> Recipe:
             )
         entry = builds[base]
         features = [f.name for f in _chosen(space, entry["features"])]
-        for gone in without:
-            features = [kept for kept in features if kept != space.feature(gone).name]
+        # Each name is looked up even if the build has no features that it could be left off from.
+        # Otherwise a name with a typing error would build the same kernel once more.
+        gone_names = {space.feature(gone).name for gone in without}
+        features = [kept for kept in features if kept not in gone_names]
         return Recipe(
             name,
             entry["purpose"] + "".join(f", without {gone}" for gone in without),
