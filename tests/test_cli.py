@@ -425,6 +425,31 @@ def test_clean_keeps_the_cache_unless_asked(elsewhere):
     assert (SPACE.root / "features").exists()
 
 
+def test_clean_empties_what_links_lead_to(elsewhere, tmp_path, capsys):
+    """Who has moved these folders to a larger disk is sent to this command when it is full."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    links = {elsewhere.root / "out": tmp_path / "big-out", elsewhere.cache: tmp_path / "big-cache"}
+    for link, folder in links.items():
+        (folder / "6.12" / "tree").mkdir(parents=True)
+        (folder / ".hidden").touch()
+        (folder / "elsewhere").symlink_to(kept)
+        link.symlink_to(folder)
+    call("clean", "--cache")
+    said = "".join(capsys.readouterr())
+    for link, folder in links.items():
+        assert link.readlink() == folder
+        assert list(folder.iterdir()) == []
+        assert f"emptied {folder}, which {link} leads to" in said
+    assert (kept / "file").exists()
+    # There is nothing to remove where a link leads nowhere.
+    for folder in links.values():
+        folder.rmdir()
+    call("clean", "--cache")
+    assert all(link.is_symlink() for link in links)
+
+
 USES = """
 import sys
 from pathlib import Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,8 +55,28 @@ def clean(
     removed = [out, space.cache] if cache else [out]
     with held_alone([space.out, *removed]):
         for folder in removed:
-            if folder.exists():
-                shutil.rmtree(folder)
-                say(f"removed {folder}")
+            _remove(folder)
     if not cache:
         say(f"downloads and the compiler cache stay in {space.cache}; --cache removes them")
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, if it is there; of one that is a symbolic link, what is in it.
+
+    The link stays. Whoever made it has moved the folder to a larger disk, and wants the next one
+    there, too.
+    """
+    if not folder.is_symlink():
+        if folder.exists():
+            shutil.rmtree(folder)
+            say(f"removed {folder}")
+        return
+    linked = folder.resolve()
+    if not linked.is_dir():
+        return
+    for entry in linked.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    say(f"emptied {linked}, which {folder} leads to")
