@@ -366,14 +366,15 @@ def test_who_reads_a_log_that_has_lost_its_start_is_not_only_sent_to_root(tree, 
 
 
 def test_percpu_local_is_absent_where_the_log_or_the_configuration_says_so(tree, status):
-    """The log does so if it goes back to the start of the kernel."""
+    """The log does so if it goes back to the start of the kernel, and nothing contradicts it."""
     lost = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
     for changes in ({}, lost):
         percpu_local = by_name(status(tree("unpatched", changes)))["percpu-local"]
         assert (percpu_local["state"], percpu_local["certain"]) == ("absent", True)
     config = {"/boot/config-6.12.117": PERCPU_LOCAL_ALONE}
     whole = by_name(status(tree("unpatched", config)))["percpu-local"]
-    assert (whole["state"], whole["certain"]) == ("absent", True)
+    assert (whole["state"], whole["certain"]) == ("unknown", False)
+    assert "the kernel's log" in whole["why"]
     assert by_name(status(tree("unpatched", config | lost)))["percpu-local"]["state"] == "on"
 
 
@@ -419,6 +420,42 @@ def test_a_feature_is_not_absent_because_nothing_can_be_read(tree, status):
     config.parent.mkdir(exist_ok=True)
     config.write_text("CONFIG_ARM64=y\n")
     assert status(root)["exit_status"] == 4
+
+
+@pytest.mark.parametrize("how", ["gone", "empty"])
+@pytest.mark.parametrize("config", [True, False], ids=["config", "no-config"])
+def test_a_feature_is_not_absent_because_sys_kernel_is_hidden(tree, status, call, how, config):
+    """A sandbox may show the rest of /sys, with the CPUs in it."""
+    root = tree("all-on", {} if config else {"/boot/config-6.12.117": None})
+    shutil.rmtree(root / "sys" / "kernel")
+    if how == "empty":
+        (root / "sys" / "kernel").mkdir()
+    value = status(root)
+    assert value["exit_status"] == 3
+    exported = call(root, "export")[1]
+    for name, feature in by_name(value).items():
+        hidden = name in ("hugetlb-vmemmap", "cpu-pause")
+        assert (feature["state"] == "unknown") == hidden
+        assert feature["state"] == "unknown" or feature["state"] == "on"
+        assert feature["certain"] != hidden
+        assert ("/sys/kernel" in feature["why"]) == hidden
+        labels = f'{{feature="{name}",mode="{feature["mode"]}"}}'
+        assert f"pagewright_feature_on{labels} {'NaN' if hidden else 1}\n" in exported
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_is_not_absent_if_the_configuration_has_it(tree, status, name):
+    """Nothing else shows of it, as where a sandbox hides single files."""
+    config = {"/boot/config-6.12.117": f"{tool.SYMBOLS[name]}=y\n"}
+    value = status(tree("unpatched", config))
+    assert value["exit_status"] == 3
+    for other, feature in by_name(value).items():
+        has = other == name
+        assert (feature["state"], feature["certain"]) == ("unknown" if has else "absent", not has)
+        assert f"{tool.SYMBOLS[other]}{'=y' if has else ''})" in feature["why"]
+    # A line such as "=n" is in no file of the kernel's, but in some that people have written.
+    config = {"/boot/config-6.12.117": f"{tool.SYMBOLS[name]}=n\n"}
+    assert status(tree("unpatched", config))["exit_status"] == 4
 
 
 def cmdline(words: str) -> dict[str, str | None]:
@@ -873,15 +910,20 @@ def test_cpus_that_had_not_started_have_blocks_split_in_pauses(tree, status, cal
 
 
 @pytest.mark.parametrize(
-    ("given", "because"),
+    ("given", "built", "because"),
     [
-        ("arm64.nobbml2", "because the kernel was booted with arm64.nobbml2."),
-        ("", "because this kernel was built without CONFIG_ARM64_LINEAR_MAP_BLOCKS, which splits"),
+        ("arm64.nobbml2", True, "because the kernel was booted with arm64.nobbml2."),
+        (
+            "",
+            False,
+            "because this kernel was built without CONFIG_ARM64_LINEAR_MAP_BLOCKS, which splits",
+        ),
+        ("", True, "and the kernel does not say what the reason is."),
     ],
-    ids=["nobbml2", "without-linear-map"],
+    ids=["nobbml2", "without-linear-map", "unknown"],
 )
 def test_struct_pages_are_split_in_pauses_for_the_reason_that_there_is(
-    tree, status, call, given, because
+    tree, status, call, given, built, because
 ):
     """The kernel gives the same one whatever keeps it from splitting blocks live."""
     changes = linear_map_says("blocks", f"{IN_PAUSES}: arm64.nobbml2", given)
@@ -892,6 +934,9 @@ def test_struct_pages_are_split_in_pauses_for_the_reason_that_there_is(
         vmstat = root / "proc" / "vmstat"
         vmstat.write_text(re.sub(r"(?m)^linear_map_.*\n", "", vmstat.read_text()))
         users = "hugetlb-vmemmap needs it"
+    if not built:
+        config = root / "boot" / "config-6.12.117"
+        config.write_text(config.read_text().replace("CONFIG_ARM64_LINEAR_MAP_BLOCKS=y\n", ""))
     hvo = by_name(status(root))["hugetlb-vmemmap"]
     assert because in hvo["why"]
     assert ("Remove arm64.nobbml2 " in " ".join(hvo["changes"])) == bool(given)
