@@ -2274,6 +2274,50 @@ def test_without_sys_nothing_is_said_of_the_cpus(tree, call):
     assert "page_tables" not in by_name(told)["percpu-local"]["figures"]
 
 
+def test_without_sys_what_is_not_known_is_not_told(tree, call, status):
+    """As in a chroot that can read the kernel's log."""
+    root = tree("cortex-a76")
+    shutil.rmtree(root / "sys")
+    found = advice(call, root)
+    assert (found["hugetlb-vmemmap"]["gain"], found["hugetlb-vmemmap"]["bytes"]) == (
+        "unknown",
+        None,
+    )
+    assert "/sys/kernel/mm/hugepages" in found["hugetlb-vmemmap"]["words"]
+    assert found["linear-map"]["gain"] == "unknown"
+    assert found["cpu-pause"]["words"].startswith("linear-map needs it")
+    checked = call(root, "check")[1]
+    assert "/sys/kernel does not say whether this kernel has hugetlb-vmemmap" in checked
+    assert "/sys/kernel does not say whether this kernel has cpu-pause" in checked
+    assert "the models of the CPUs cannot be read" in checked
+    assert "this kernel does not" not in checked
+    # That is what the kernel said at boot.
+    why = by_name(status(root))["linear-map"]["why"]
+    assert "because the boot CPU is not known to be one" in why
+    assert "online now" not in why
+    # Without the log there is no reason for a pause, and none against it.
+    why = by_name(status(without_log(root)))["linear-map"]["why"]
+    assert "depends on the models of the CPUs, which cannot be read." in why
+    words = advice(call, root)["cpu-pause"]["words"]
+    assert "depends on the models of the CPUs, which cannot be read;" in words
+
+
+def test_pools_that_are_hidden_are_not_taken_for_none(tree, call, status):
+    """That is so where a sandbox has an empty folder in their place."""
+    root = tree("all-on")
+    shutil.rmtree(root / "sys" / "kernel" / "mm" / "hugepages")
+    (root / "sys" / "kernel" / "mm" / "hugepages").mkdir()
+    shutil.rmtree(root / "sys" / "devices" / "system" / "cpu")
+    assert advice(call, root)["hugetlb-vmemmap"]["gain"] == "unknown"
+    assert "how many hugetlb pages there are cannot be read" in call(root, "check")[1]
+    hvo = by_name(status(root))["hugetlb-vmemmap"]
+    assert "most_saved" not in hvo["figures"]
+    assert "no hugetlb pages" not in " ".join(hvo["changes"])
+    # A kernel without CONFIG_HUGETLBFS has no such folder.
+    (root / "sys" / "kernel" / "mm" / "hugepages").rmdir()
+    assert advice(call, root)["hugetlb-vmemmap"]["gain"] == "nothing"
+
+
 def test_it_has_no_syntax_that_python_3_9_does_not_know():
     """That of the package's dependency. What it calls is tried below, where there is a 3.9."""
     ast.parse(COMMAND.read_text(), feature_version=(3, 9))
