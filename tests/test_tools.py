@@ -515,6 +515,46 @@ def test_a_linear_map_that_the_command_line_fixes(tree, status):
     assert "protection of rodata=full" in found["why"]
 
 
+@pytest.mark.parametrize(
+    ("built", "parameter", "full"),
+    [
+        (True, "", True),
+        (False, "", False),
+        (False, "rodata=full", True),
+        (True, "rodata=off", False),
+        # The kernel warns of such a value, and ignores it.
+        (True, "rodata=nonsense", True),
+        (False, "rodata=nonsense", False),
+    ],
+)
+def test_the_configuration_says_what_the_default_of_rodata_is(
+    tree, status, call, built, parameter, full
+):
+    """Without rodata=full memory is in blocks on any kernel, and the feature saves nothing."""
+    symbol = "CONFIG_RODATA_FULL_DEFAULT_ENABLED"
+
+    def make(name: str) -> Path:
+        root = tree(name, cmdline(parameter))
+        config = root / "boot" / "config-6.12.117"
+        text = config.read_text().replace(f"{symbol}=y\n", "")
+        config.write_text(text + (f"{symbol}=y\n" if built else f"# {symbol} is not set\n"))
+        return root
+
+    root = without_log(make("all-on"))
+    linear_map = by_name(status(root))["linear-map"]
+    assert linear_map["state"] == ("on" if full else "off")
+    assert bool(linear_map["figures"]["page_tables_saved"]) == full
+    found = samples(call(root, "export")[1])
+    assert found['pagewright_feature_on{feature="linear-map",mode="blocks"}'] == full
+    assert bool(found["pagewright_linear_map_saved_bytes"]) == full
+    advised = advice(call, make("unpatched"))["linear-map"]
+    assert (advised["gain"], bool(advised["bytes"])) == ("much" if full else "some", full)
+    if not full:
+        named = parameter if parameter == "rodata=off" else symbol
+        assert named in linear_map["why"]
+        assert named in advised["words"]
+
+
 def test_a_parameter_that_this_kernel_does_not_know_fixes_nothing(tree, status):
     """Debian's kernels are without CONFIG_DEBUG_PAGEALLOC."""
     root = without_log(tree("all-on", cmdline("debug_pagealloc=on")))
