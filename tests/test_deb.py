@@ -1080,6 +1080,29 @@ def test_a_full_disk_is_noticed_before_the_build(space, never_built, monkeypatch
     assert not deb.folder(space).exists()
 
 
+LONG = "cloud-arm64-dynamic-without-hugetlb-vmemmap"
+
+
+@pytest.mark.parametrize(
+    ("flavour", "number", "length"),
+    [(LONG, 10, 65), ("cloud-arm64-dynamic-without-atomic-write-fault", 1, 67)],
+)
+def test_a_name_too_long_for_uname_is_refused_before_the_build(
+    compiled, space, never_built, flavour, number, length
+):
+    """The kernel's Makefile refuses it as well, but its explanation was not shown."""
+    with pytest.raises(BuildError, match=f"has {length} characters, and Linux takes 64") as error:
+        deb.make(space, flavour, number)
+    assert f"6.12.117-pagewright{number}-{flavour}," in str(error.value)
+    assert "a lower --number" in error.value.todo
+    assert "a build with a shorter name" in error.value.todo
+
+
+def test_the_longest_name_that_uname_has_is_built(compiled, space, never_built):
+    with pytest.raises(AssertionError, match="a build was begun"):
+        deb.make(space, LONG, 9)
+
+
 def test_a_repository_takes_packages_and_a_key(space, monkeypatch, tmp_path):
     monkeypatch.setattr(deb, "require_programs", lambda: None)
     with pytest.raises(PagewrightError, match="no packages yet"):

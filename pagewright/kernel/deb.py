@@ -29,7 +29,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, headers, source
 from pagewright.kernel.build import Build
 from pagewright.kernel.recipes import Recipe, recipe
-from pagewright.kernel.release import Release
+from pagewright.kernel.release import LONGEST_NAME, Release
 from pagewright.kernel.tree import commit
 
 # The configuration that `pagewright deb` takes if none is named.
@@ -110,8 +110,9 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
     Raises:
         PagewrightError: there is no such build.
         HostError: a program is missing, or the disk would be full.
-        BuildError: it does not compile, or no package can be called so, or another run has compiled
-            something else in its place, or the sources or packaging/debian changed meanwhile.
+        BuildError: it does not compile, or no package or no kernel can be called so, or another run
+            has compiled something else in its place, or the sources or packaging/debian changed
+            meanwhile.
         ProgramError: git does not tell the commit of this clone.
     """
     chosen = recipe(space, flavour)
@@ -140,6 +141,7 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
             commit(space),
             last_commit(space)[1],
         )
+        _require_name(release)
         before = _templates(space)
         built = build.ensure(space, flavour, release)
         with (
@@ -186,6 +188,24 @@ def _require_commit(space: Workspace) -> None:
     """
     if (space.root / ".git").exists():
         run(["git", "rev-parse", "HEAD"], cwd=space.root)
+
+
+def _require_name(release: Release) -> None:
+    """Raise if a release has a name that `uname -r` cannot print.
+
+    The kernel's Makefile refuses it, too, but only when a build has begun.
+
+    Raises:
+        BuildError: it is too long.
+    """
+    length = len(release.name)
+    if length > LONGEST_NAME:
+        raise BuildError(
+            f"`uname -r` would print {release.name}, which has {length} characters, and Linux "
+            f"takes {LONGEST_NAME}",
+            "take a lower --number, if that has fewer digits, or a build with a shorter name: a "
+            "feature can also be turned off by its boot parameter (docs/install.md)",
+        )
 
 
 def _require_release(space: Workspace, built: Build, release: Release) -> None:

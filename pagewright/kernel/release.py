@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+# How many characters `uname -r` can have: uts_len in the kernel's Makefile.
+LONGEST_NAME = 64
+
 
 @dataclass(frozen=True)
 class Release:
