@@ -6,6 +6,7 @@ test_install.py makes them in earnest, and installs them.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import os
 import pty
@@ -31,6 +32,8 @@ from pagewright.kernel.release import Release
 
 SPACE = workspace.find()
 RELEASE = Release("cloud-arm64", "6.12.117-1~deb12u1", 3, "0123456789ab", 1_700_000_000)
+# The kernel of the build of which the fixture `debian` is, and that of another one.
+OURS, ANOTHER = bytes(10 << 20), b"another"
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ def debian(space, tmp_path, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     boot = tmp_path / "work" / "stage" / "boot"
     boot.mkdir(parents=True)
-    (boot / "vmlinuz").write_bytes(bytes(10 << 20))
+    (boot / "vmlinuz").write_bytes(OURS)
     deb._write_debian(space, recipes.recipe(SPACE, "cloud-arm64"), RELEASE, tmp_path / "work")
     return tmp_path / "work" / "debian"
 
@@ -152,7 +155,7 @@ def test_control_names_all_packages_after_the_release(debian):
         "linux-headers-pagewright-cloud-arm64",
     ]
     scripts = [file for file in debian.iterdir() if re.search(r"\.(pre|post)(inst|rm)$", file.name)]
-    assert len(scripts) == 5
+    assert len(scripts) == 6
     for script in scripts:
         assert script.stem in names
         subprocess.run(["sh", "-n", script], check=True)
@@ -221,7 +224,7 @@ class Machine:
         """Make the folder."""
         self.debian, self.root = debian, root
         self.log = root / "log"
-        for folder in ("bin", "boot", "usr/lib/modules"):
+        for folder in ("bin", "boot", "usr/lib/modules", "usr/src"):
             (root / folder).mkdir(parents=True)
         for program in ("linux-update-symlinks", "linux-check-removal", "depmod"):
             self.program(program)
@@ -229,6 +232,7 @@ class Machine:
         self.image = root / "boot" / f"vmlinuz-{RELEASE.name}"
         self.initramfs = root / "boot" / f"initrd.img-{RELEASE.name}"
         self.modules = root / "usr/lib/modules" / RELEASE.name
+        self.headers = root / "usr/src" / f"linux-headers-{RELEASE.name}"
         # What a hook does that signs the kernel, as sbsign does.
         self.sign = (
             f"echo signed >>{self.image}",
@@ -255,6 +259,18 @@ class Machine:
         assert self.run("preinst", "install").returncode == 0
         (self.modules / "vmlinuz").write_text(HEADER + kernel)
 
+    def have(self, *, image: bytes = b"", headers: bytes = b"") -> None:
+        """Let packages be installed, of the builds whose kernels are given."""
+        for folder, kernel in ((self.modules, image), (self.headers, headers)):
+            shutil.rmtree(folder, ignore_errors=True)
+            if kernel:
+                folder.mkdir()
+        if image:
+            (self.modules / "vmlinuz").write_bytes(image)
+        if headers:
+            line = f"{hashlib.sha256(headers).hexdigest()}  {self.modules}/vmlinuz\n"
+            (self.headers / "kernel.sha256").write_text(line)
+
     def kernel(self) -> str:
         """Return what the kernel in /boot has behind its header."""
         return self.image.read_text()[len(HEADER) :]
@@ -263,10 +279,12 @@ class Machine:
         """Return the names of the files in /boot, where GRUB looks for kernels."""
         return sorted(file.name for file in self.image.parent.iterdir())
 
-    def run(self, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a script of the package of the kernel as dpkg does."""
-        text = (self.debian / f"linux-image-{RELEASE.name}.{script}").read_text()
-        for folder in ("/boot", "/usr/lib/modules"):
+    def run(
+        self, script: str, *arguments: str, of: str = "image"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script of the package of the kernel, or of the headers, as dpkg does."""
+        text = (self.debian / f"linux-{of}-{RELEASE.name}.{script}").read_text()
+        for folder in ("/boot", "/usr/lib/modules", "/usr/src"):
             text = text.replace(folder, f"{self.root}{folder}")
         path = f"{self.root / 'bin'}:{os.environ['PATH']}"
         return subprocess.run(
@@ -406,36 +424,77 @@ def test_there_is_a_kernel_in_boot_whatever_happens(server, then):
     assert server.boot() == [server.initramfs.name, server.image.name]
 
 
-@pytest.mark.parametrize("version", [RELEASE.version, "6.12.117+pagewright3-1"])
-def test_another_build_of_the_same_name_is_refused(server, version):
+@pytest.mark.parametrize("package", ["image", "headers"])
+@pytest.mark.parametrize(
+    ("action", "installed", "named"),
+    [
+        (["upgrade", RELEASE.version], {"image": ANOTHER}, ["image"]),
+        (["upgrade", "6.12.117+pagewright3-1"], {"image": ANOTHER}, ["image"]),
+        (["install"], {"image": ANOTHER}, ["image"]),
+        (["install"], {"headers": ANOTHER}, ["headers"]),
+        # Its modules of DKMS may be there, also without the kernel.
+        (["upgrade", RELEASE.version], {"headers": ANOTHER}, ["headers"]),
+        (["upgrade", RELEASE.version], {"image": OURS, "headers": ANOTHER}, ["headers"]),
+        (["upgrade", ""], {"image": ANOTHER, "headers": ANOTHER}, ["image", "headers"]),
+    ],
+)
+def test_another_build_of_the_same_name_is_refused(server, package, action, installed, named):
     """What makes an initramfs meanwhile takes modules of the one to the kernel of the other.
 
-    Builds of two commits, or with two keys of modules, have the same version, too.
+    DKMS would compile against the headers of the one for the kernel of the other. Builds of two
+    commits, or with two keys of modules, have the same version, too.
     """
-    server.unpack()
-    (server.modules / "vmlinuz").write_text("another")
-    before = server.calls()
-    result = server.run("preinst", "upgrade", version, RELEASE.version)
+    server.have(**installed)
+    result = server.run("preinst", *action, RELEASE.version, of=package)
     assert result.returncode == 1
-    assert f"another build of the same name is installed, of version {version}." in result.stderr
+    others = " ".join(f"linux-{kind}-{RELEASE.name}" for kind in named)
+    assert f"another build of the same name is installed: {others}." in result.stderr
+    assert result.stderr.startswith(f"linux-{package}-{RELEASE.name}: ")
     assert "This one was not installed. Make it with a higher number" in result.stderr
-    assert f"apt purge linux-image-{RELEASE.name}" in result.stderr
-    assert server.calls() == before
-    # dpkg goes back then, and the old package is as it was.
-    for script, action in (("postrm", "abort-upgrade"), ("postinst", "abort-upgrade")):
-        assert server.run(script, action, version).returncode == 0
-    assert (server.modules / "vmlinuz").read_text() == "another"
+    assert f"(apt purge {others})" in result.stderr
+    assert server.calls() == []
+    assert not (server.modules / ".new").exists()
 
 
-def test_the_same_build_is_reinstalled(server):
-    server.unpack()
-    shutil.copy(server.debian.parent / "stage" / "boot" / "vmlinuz", server.modules)
-    for there in (True, False):
-        result = server.run("preinst", "upgrade", RELEASE.version, RELEASE.version)
-        assert (result.returncode, result.stderr) == (0, "")
+def test_what_is_installed_stays_as_it_is_when_another_build_is_refused(server):
+    server.have(image=ANOTHER, headers=ANOTHER)
+    for package, scripts in (("image", ("postrm", "postinst")), ("headers", ("postinst",))):
+        assert server.run("preinst", "upgrade", RELEASE.version, of=package).returncode == 1
+        # dpkg goes back then.
+        for script in scripts:
+            result = server.run(script, "abort-upgrade", RELEASE.version, of=package)
+            assert result.returncode == 0
+        # It calls the old package's preinst, too, if that fails.
+        assert server.run("preinst", "abort-upgrade", of="headers").returncode == 0
+    assert server.calls() == []
+    assert (server.modules / "vmlinuz").read_bytes() == ANOTHER
+
+
+@pytest.mark.parametrize("package", ["image", "headers"])
+@pytest.mark.parametrize("action", ["install", "upgrade"])
+@pytest.mark.parametrize(
+    "installed",
+    [
+        {"image": OURS, "headers": OURS},
+        {"image": OURS},
+        {"headers": OURS},
         # Whoever has lost a file reinstalls the package.
-        if there:
-            (server.modules / "vmlinuz").unlink()
+        {},
+    ],
+)
+def test_the_same_build_is_installed(server, package, action, installed):
+    server.have(**installed)
+    result = server.run("preinst", action, RELEASE.version, RELEASE.version, of=package)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_headers_say_which_kernel_they_belong_to(compiled, space, tmp_path):
+    built = compiled(space, "cloud-arm64", RELEASE.name)
+    deb._put_in_order(space, built, RELEASE, tmp_path / "work")
+    stage = tmp_path / "work" / "source" / "stage"
+    line = (stage / "headers" / "kernel.sha256").read_text()
+    # What `sha256sum --check` takes on a server.
+    assert line == f"{digest(stage / 'boot/vmlinuz')}  /usr/lib/modules/{RELEASE.name}/vmlinuz\n"
 
 
 def test_a_kernel_that_boot_has_no_space_for_is_not_half_there(server):
@@ -989,6 +1048,7 @@ def test_packages_of_a_kernel_that_is_none(git, compiled, space, tmp_path):
         },
         f"linux-headers-{release}": {
             f"/usr/{source_of}/include/hello.h": usual,
+            f"/usr/{source_of}/kernel.sha256": usual,
             f"{modules}/build -> ../../../{source_of}": link,
         },
         "linux-image-pagewright-cloud-arm64": {},

@@ -247,6 +247,9 @@ def _put_in_order(space: Workspace, built: Build, release: Release, work: Path) 
     installed = built.modules / "usr" / "lib" / "modules" / release.name
     shutil.copytree(installed, stage / "modules", ignore=_not_shipped)
     headers.install(space, built, stage / "headers", work)
+    # It says which kernel the headers belong to, for preinst and for `sha256sum --check`.
+    line = f"{digest(stage / 'boot' / 'vmlinuz')}  /usr/lib/modules/{release.name}/vmlinuz\n"
+    (stage / "headers" / "kernel.sha256").write_text(line)
     _date(stage, release.seconds)
 
 
@@ -322,7 +325,12 @@ def _fill(templates: Path, debian: Path, values: Mapping[str, str]) -> None:
         BuildError: a template asks for a value that is not given.
     """
     debian.mkdir()
-    for template in sorted(templates.iterdir()):
+    # The text of another-build.sh takes the place of @ANOTHER_BUILD@ in several scripts. It comes
+    # first because it asks for values itself.
+    shared = sorted(templates.glob("*.sh"))
+    texts = {file.stem.upper().replace("-", "_"): file.read_text() for file in shared}
+    values = {**texts, **values}
+    for template in sorted(set(templates.iterdir()) - set(shared)):
         if template.suffix != ".in":
             shutil.copy(template, debian)
             continue

@@ -1,0 +1,26 @@
+# Refuse PACKAGE if the kernel or the headers of another build of the same name are installed.
+#
+# Builds of one number have the same name, whatever they are made of. The kernel of one fits neither
+# the modules nor the headers of another. If one kernel replaced another, any package could have an
+# initramfs made in between, of modules that the kernel in /boot refuses, and DKMS would keep the
+# modules that it made for the name. Modules that are compiled against the headers of another build
+# may be loaded, because they are made for the same name, and find per-CPU data in the wrong place.
+# A reinstallation is not refused, because all that it finds is of this build.
+refuse_another_build() {
+	kernel=/usr/lib/modules/@RELEASE@/vmlinuz
+	# It says which kernel the headers belong to.
+	headers=/usr/src/linux-headers-@RELEASE@/kernel.sha256
+	others=
+	if [ -e "$kernel" ] && ! echo "@KERNEL_DIGEST@  $kernel" | sha256sum --check --status; then
+		others=linux-image-@RELEASE@
+	fi
+	if [ -e "$headers" ] && ! grep -q "^@KERNEL_DIGEST@ " "$headers"; then
+		others="${others:+$others }linux-headers-@RELEASE@"
+	fi
+	[ -n "$others" ] || return 0
+	echo "$1: another build of the same name is installed: $others." >&2
+	echo "This one was not installed. Make it with a higher number (pagewright deb --number)." \
+		"Or boot another kernel, remove that build (apt purge $others)," \
+		"then try again." >&2
+	exit 1
+}
