@@ -6,13 +6,13 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from pagewright.cli.main import app
 from pagewright.host import workspace
@@ -160,6 +160,20 @@ def page_of(space: Workspace) -> str:
     return pages.experiments_page(chapters.chapters(space, record.read(space)), "commit abc")
 
 
+@pytest.fixture
+def record_it(space, monkeypatch) -> Callable[[], Result]:
+    """Run `pagewright report --record` in the made-up repository."""
+    monkeypatch.setattr(workspace, "find", lambda: space)
+    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+
+    def run() -> Result:
+        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+        assert done.exit_code == 0
+        return done
+
+    return run
+
+
 def test_what_was_not_run_is_there_with_its_command(space):
     [chapter] = chapters.chapters(space, {})
     assert (chapter.status, chapter.shown) == ("not run", [])
@@ -246,12 +260,9 @@ def test_what_is_recorded_in_full_stands_beside_what_is_measured_in_part(space):
     assert [one.source for one in chapter.shown] == [chapters.HERE]
 
 
-def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
-    monkeypatch.setattr(workspace, "find", lambda: space)
-    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+def test_what_is_recorded_is_what_the_journal_says(space, record_it):
     measured(space, "small")
-    done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
-    assert done.exit_code == 0
+    done = record_it()
     assert "sample  measured, in part" in done.stdout
     assert (space.root / "out" / "report" / "index.html").exists()
     data = json.loads((space.root / "docs" / "figures.json").read_text())
@@ -263,19 +274,13 @@ def test_what_is_recorded_is_what_the_journal_says(space, monkeypatch):
     # A second time there is nothing to write; small sizes are never recorded.
     shutil.rmtree(space.out / "bench")
     measured(space, "wide", quick=True)
-    done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
-    assert "wrote" not in done.output
+    assert "wrote" not in record_it().output
     assert (space.root / "README.md").read_text() == readme
 
 
-def test_what_would_spoil_the_record_is_left_out_and_named(space, monkeypatch):
-    monkeypatch.setattr(workspace, "find", lambda: space)
-    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
-
+def test_what_would_spoil_the_record_is_left_out_and_named(space, record_it):
     def recorded() -> str:
-        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
-        assert done.exit_code == 0
-        return done.output
+        return record_it().output
 
     measured(space, "small", commit="abc+")
     measured(space, "wide")
@@ -294,9 +299,7 @@ def test_what_would_spoil_the_record_is_left_out_and_named(space, monkeypatch):
     assert record.path(space).read_text() == before
 
 
-def test_parts_that_were_not_measured_here_stay_in_the_record(space, monkeypatch):
-    monkeypatch.setattr(workspace, "find", lambda: space)
-    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+def test_parts_that_were_not_measured_here_stay_in_the_record(space, record_it):
     file = space.root / "bench" / "sample.py"
     # Each part has figures of its own; the table of the first part has a row of the second one.
     file.write_text(
@@ -306,8 +309,7 @@ def test_parts_that_were_not_measured_here_stay_in_the_record(space, monkeypatch
     )
 
     def recorded() -> Report:
-        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
-        assert "not recorded" not in done.output
+        assert "not recorded" not in record_it().output
         return record.read(space)["sample"]
 
     measured(space, "small", commit="abc")
@@ -330,9 +332,7 @@ def test_parts_that_were_not_measured_here_stay_in_the_record(space, monkeypatch
     assert list(recorded().parts) == ["wide"]
 
 
-def test_a_row_of_two_parts_keeps_the_columns_that_were_not_measured_here(space, monkeypatch):
-    monkeypatch.setattr(workspace, "find", lambda: space)
-    monkeypatch.setattr("pagewright.cli.report.commit", lambda space: "abc")
+def test_a_row_of_two_parts_keeps_the_columns_that_were_not_measured_here(space, record_it):
     third = Side("third", "patched-4k")
     file = space.root / "bench" / "sample.py"
     file.write_text(
@@ -342,8 +342,7 @@ def test_a_row_of_two_parts_keeps_the_columns_that_were_not_measured_here(space,
     )
     measured(space, "small", commit="abc")
     for commit in ("def", "ghi"):
-        done = CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
-        assert "not recorded" not in done.output
+        assert "not recorded" not in record_it().output
         shutil.rmtree(space.out / "bench")
         measured(space, "wide", runs=3, commit=commit, sides=[third])
     [figure] = record.read(space)["sample"].figures
@@ -356,7 +355,7 @@ def test_a_row_of_two_parts_keeps_the_columns_that_were_not_measured_here(space,
     # And back, with what both parts have in the record.
     shutil.rmtree(space.out / "bench")
     measured(space, "small", runs=1, commit="jkl")
-    CliRunner().invoke(app, ["report", "--record"], catch_exceptions=False)
+    record_it()
     made = record.read(space)["sample"]
     assert made.commits == {"small": ["jkl"], "wide": ["def"]}
     assert [len(runs) for runs in made.figures[0].runs.values()] == [1, 1, 3]

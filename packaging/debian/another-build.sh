@@ -1,4 +1,5 @@
-# Refuse PACKAGE if the kernel or the headers of another build of the same name are installed.
+# Refuse to install PACKAGE if the kernel or the headers of another build of the same name are there.
+# It is called with the first argument of preinst and PACKAGE.
 #
 # Builds of one number have the same name, whatever they are made of. The kernel of one fits neither
 # the modules nor the headers of another. If one kernel replaced another, any package could have an
@@ -7,6 +8,10 @@
 # may be loaded, because they are made for the same name, and find per-CPU data in the wrong place.
 # A reinstallation is not refused, because all that it finds is of this build.
 refuse_another_build() {
+	case "$1" in
+	install | upgrade) ;;
+	*) return 0 ;;
+	esac
 	kernel=/usr/lib/modules/@RELEASE@/vmlinuz
 	# It says which kernel the headers belong to.
 	headers=/usr/src/linux-headers-@RELEASE@/kernel.sha256
@@ -18,7 +23,7 @@ refuse_another_build() {
 		others="${others:+$others }linux-headers-@RELEASE@"
 	fi
 	[ -n "$others" ] || return 0
-	echo "$1: another build of the same name is installed: $others." >&2
+	echo "$2: another build of the same name is installed: $others." >&2
 	echo "This one was not installed. Make it with a higher number (pagewright deb --number)." \
 		"Or boot another kernel, remove that build (apt purge $others)," \
 		"then try again." >&2

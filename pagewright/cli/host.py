@@ -10,6 +10,7 @@ import typer
 
 from pagewright.host import doctor as examination
 from pagewright.host import packages, workspace
+from pagewright.host.files import empty_folder
 from pagewright.host.progress import say
 from pagewright.host.scratch import held_alone
 
@@ -74,9 +75,5 @@ def _remove(folder: Path) -> None:
     linked = folder.resolve()
     if not linked.is_dir():
         return
-    for entry in linked.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    empty_folder(linked)
     say(f"emptied {linked}, which {folder} leads to")

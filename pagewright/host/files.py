@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,22 @@ def toml(file: Path) -> Iterator[dict[str, Any]]:
         raise PagewrightError(f"{file} does not have {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise PagewrightError(f"{file} is not as it should be: {error}") from error
+
+
+def empty_folder(folder: Path, but: Collection[str] = ()) -> None:
+    """Remove what is in a folder, and not what symbolic links in it lead to.
+
+    Args:
+        folder: it stays.
+        but: the names of what stays in it.
+    """
+    for entry in folder.iterdir():
+        if entry.name in but:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def replace_text(file: Path, text: str) -> None:

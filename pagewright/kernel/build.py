@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pagewright.host import arm64_packages, disk, packages
 from pagewright.host.errors import BuildError, HostError, PagewrightError
-from pagewright.host.files import digest
+from pagewright.host.files import digest, empty_folder
 from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
 from pagewright.host.progress import Bar, say
@@ -239,13 +239,7 @@ def _start_over_for_another_source(build: Build) -> None:
     stamp = build.out / SOURCE_STAMP
     if stamp.exists() and stamp.read_text() == f"{build.source}\n":
         return
-    for entry in build.out.iterdir():
-        if entry.name == LOCK_FILE:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+    empty_folder(build.out, but=[LOCK_FILE])
     stamp.write_text(f"{build.source}\n")
 
 

@@ -8,7 +8,7 @@ from pagewright.host.errors import MeasureError
 from pagewright.host.workspace import Workspace
 from pagewright.results import measure
 from pagewright.results.experiment import Experiment, base_and_patched, experiments, load
-from pagewright.results.figures import Report, labels_of, merged, staying
+from pagewright.results.figures import Report, labels_of, merged
 from pagewright.results.journal import Journal
 from pagewright.results.pages import Chapter, Shown
 from pagewright.results.plan import Choice, plan
@@ -59,7 +59,8 @@ def to_record(experiment: Experiment, here: Report, recorded: Report | None) -> 
         raise MeasureError(f"it was measured with changes that are in no commit ({here.commit})")
     if not recorded:
         return here
-    stay = staying(experiment, recorded, here)
+    known = (part.name for part in experiment.parts(False))
+    stay = [name for name in known if name in recorded.parts and name not in here.parts]
     lost = {
         part: [label for label in labels if label in recorded.parts.get(part, ())]
         for part, labels in _lacking(experiment, here).items()
@@ -74,7 +75,7 @@ def to_record(experiment: Experiment, here: Report, recorded: Report | None) -> 
             lost |= {part: recorded.parts[part] for part in figure.parts if part in stay}
     if words := [f"{part}: {'; '.join(labels)}" for part, labels in lost.items() if labels]:
         raise MeasureError(f"{', '.join(words)} would be lost")
-    return merged(experiment, recorded, here)
+    return merged(experiment, recorded, stay, here)
 
 
 def _lacking(experiment: Experiment, full: Report | None) -> dict[str, list[str]]:

@@ -146,30 +146,24 @@ def report(experiment: Experiment, entries: Sequence[Entry], command: str) -> Re
     )
 
 
-def staying(experiment: Experiment, older: Report, newer: Report) -> list[str]:
-    """Return the parts of an experiment that an older report has, and a newer one has not."""
-    names = (part.name for part in experiment.parts(newer.quick))
-    return [name for name in names if name in older.parts and name not in newer.parts]
-
-
 def labels_of(report: Report, figure: Figure, parts: Collection[str]) -> set[str]:
     """Return the labels of the sides on which some parts have made a figure of a report."""
     made_of = [part for part in figure.parts if part in parts]
     return {label for part in made_of for label in report.parts[part] if label in figure.runs}
 
 
-def merged(experiment: Experiment, older: Report, newer: Report) -> Report:
-    """Put a newer report and those parts of an older one together that it lacks.
+def merged(experiment: Experiment, older: Report, stay: Sequence[str], newer: Report) -> Report:
+    """Put a newer report together with parts of an older one that it has not.
 
     A figure may have columns of both. No column may be of a part that stays and of one that the
     newer report has.
 
     Args:
         experiment: what both are of.
-        older: what `staying` returns of it is taken.
+        older: the older report.
+        stay: which of its parts are taken.
         newer: all of it is taken.
     """
-    stay = staying(experiment, older, newer)
     sources = [(older, stay), (newer, list(newer.parts))]
     order = [part.name for part in experiment.parts(newer.quick)]
     sides = {side.label: side for report, _ in sources for side in report.sides}

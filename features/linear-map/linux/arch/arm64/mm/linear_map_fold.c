@@ -135,7 +135,7 @@ static unsigned long largest_leaf(void)
 /*
  * The worker has a queue of its own, which is bound to no CPU: it holds locks that permission
  * changes and memory hotplug wait for, and a real-time task that keeps the CPU for itself must
- * not keep it from going on. Isolated CPUs are left alone, too. It is NULL until initcalls run.
+ * not keep it from going on. Isolated CPUs are left alone, too. No queue is there before initcalls.
  */
 static struct workqueue_struct *fold_wq;
 
