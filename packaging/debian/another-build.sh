@@ -1,5 +1,5 @@
-# Refuse to install PACKAGE if the kernel or the headers of another build of the same name are there.
-# It is called with the first argument of preinst and PACKAGE.
+# Refuse to install PACKAGE if the kernel or the headers of another build of its name are there.
+# The function takes the first argument of preinst, and PACKAGE.
 #
 # Builds of one number have the same name, whatever they are made of. The kernel of one fits neither
 # the modules nor the headers of another. If one kernel replaced another, any package could have an
