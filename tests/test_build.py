@@ -29,6 +29,7 @@ def test_unmet_symbols_are_named():
     assert build.unmet(wanted, got) == ["CONFIG_B=n (is m)", "CONFIG_C=16 (is n)"]
 
 
+@pytest.mark.full
 def test_fragment_that_asks_for_an_unknown_symbol_fails_by_name(tmp_path, monkeypatch):
     fragment = tmp_path / "wrong.config"
     fragment.write_text("CONFIG_NO_SUCH_SYMBOL=y\n")
@@ -101,7 +102,7 @@ def test_features_are_in_the_patched_build_and_not_in_the_base():
     assert not any((base.out / name).exists() for name in objects)
 
 
-@pytest.mark.parametrize("name", ["patched-4k", "checked-4k"])
+@pytest.mark.parametrize("name", ["patched-4k", pytest.param("checked-4k", marks=pytest.mark.full)])
 def test_workarounds_are_what_kconfig_would_have(tmp_path, name):
     """Those of processors' errata, of which kernels have all that nobody switched off."""
     built = build.ensure(SPACE, name)

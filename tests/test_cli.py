@@ -626,6 +626,7 @@ def test_every_kunit_suite_has_cases_that_can_be_named():
     assert "violations_trip" not in guest.cases_of(SPACE, "linear_map")
 
 
+@pytest.mark.full
 def test_selftest_has_the_programs_status_and_output(capsys):
     assert call("selftest", "linear-map/instructions", "sh", "-c", "echo $HOME; exit 3") == 3
     assert "instructions=" in capsys.readouterr().out

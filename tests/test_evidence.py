@@ -118,6 +118,7 @@ def test_server(ends, tmp_path):
 """
 
 
+@pytest.mark.full
 def test_servers_leave_logs_always_and_among_those_of_failed_tests_if_theirs_fails(tmp_path):
     (tmp_path / "test_it.py").write_text(INSTALLS)
     shared = f"pythonpath={ROOT / 'tests' / 'shared'}"

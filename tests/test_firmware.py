@@ -62,6 +62,7 @@ def test_features_are_on_under_uefi_and_acpi_on_two_nodes(machine):
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 def test_features_are_on_on_two_nodes_of_a_device_tree(machine):
     place = machine("patched-4k", nodes=2, smp=4, memory="2G", append="hugetlb_free_vmemmap=on")
     log_with_all_on(place)

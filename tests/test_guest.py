@@ -401,6 +401,7 @@ def test_ssh_is_served_if_asked_for(with_network, up):
     assert up.run("pgrep -x dropbear").status == 1
 
 
+@pytest.mark.full
 @needs_qemu
 def test_ssh_that_cannot_be_served_is_told(space, tmp_path):
     broken = tmp_path / "usr" / "sbin" / "dropbear"
@@ -414,6 +415,7 @@ def test_ssh_that_cannot_be_served_is_told(space, tmp_path):
     assert said[0].endswith("guest-init: guest.ssh was given, but dropbear could not be started")
 
 
+@pytest.mark.full
 @needs_qemu
 def test_a_shell_that_ends_is_started_anew(space):
     with boot(MachineOptions(build.ensure(space, BUILD).image, image.ensure(space))) as machine:

@@ -54,7 +54,7 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.parametrize("memory", ["1G", "4G"])
+@pytest.mark.parametrize("memory", ["4G", pytest.param("1G", marks=pytest.mark.full)])
 def test_kunit(machine, kunit_suites, usual, memory):
     """With and without blocks of 1 GiB."""
     guest = machine(

@@ -170,6 +170,7 @@ DYING_CPU = (
 )
 
 
+@pytest.mark.full
 def test_what_the_base_says_of_cpus_that_go_is_left_out_on_request_alone(options):
     with boot(options) as machine:
         # The kernel makes one message of each write.
@@ -207,6 +208,7 @@ def test_a_taint_without_its_report_is_named(options):
         assert "warning" in machine.warnings()
 
 
+@pytest.mark.full
 def test_a_report_that_the_kernel_has_overwritten_is_given(options):
     fill = """
     echo on >/proc/sys/kernel/printk_devkmsg
@@ -224,6 +226,7 @@ def test_a_report_that_the_kernel_has_overwritten_is_given(options):
         assert machine.warnings() == ""
 
 
+@pytest.mark.full
 def test_a_place_is_only_blamed_for_what_happens_while_we_are_there(options):
     with boot(options) as machine:
         machine.check("echo 'BUG: old' >/dev/kmsg; echo 512 >/proc/sys/kernel/tainted")
@@ -305,17 +308,20 @@ def test_the_overlay_is_laid_over_the_root(options, tmp_path):
         assert machine.check("readlink /bin; stat -c %U /usr/bin/hello") == "usr/bin\nroot"
 
 
+@pytest.mark.full
 def test_the_root_is_as_it_was_at_the_next_boot(options):
     for _ in range(2):
         with boot(options) as machine:
             machine.check("[ ! -e /left ] && touch /left && sync")
 
 
+@pytest.mark.full
 def test_memory_may_exceed_the_hosts(options):
     with boot(replace(options, memory="64G")) as machine:
         assert int(machine.check("cat /proc/meminfo").split()[1]) > 60 << 20
 
 
+@pytest.mark.full
 def test_options_reach_the_machine(options):
     asked = replace(
         options, cpu="max,midr=0xc00fac30", smp=3, append="test.word=1", single_threaded=True
@@ -335,6 +341,7 @@ def test_counted_instructions_repeat(options):
     assert seconds_until_all_cpus_run() == seconds_until_all_cpus_run()
 
 
+@pytest.mark.full
 def test_two_machines_run_at_once(options):
     with boot(options) as one, boot(options) as two:
         one.check("echo one >/tmp/name")

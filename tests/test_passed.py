@@ -82,7 +82,8 @@ def test_the_time_of_a_test_is_that_of_its_parts_with_subtests_counted_once(clon
     assert begun(clone).seconds == {"test_a.py::passes": 0, "test_b.py::has_cases": 4.5}
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [0, 2])
 def test_what_is_left_out_is_said_with_the_time_that_it_took(tmp_path, workers):
     text = "import time\ndef test_long():\n    time.sleep(1)\ndef test_fails():\n    assert 0\n"
     (tmp_path / "test_suite.py").write_text(text)
@@ -175,6 +176,7 @@ def test_sources_that_were_not_cloned_are_refused(tmp_path):
         Passed(SimpleNamespace(root=tmp_path), tmp_path / "passed.jsonl", "patched-4k")
 
 
+@pytest.mark.full
 def test_another_kernel_another_place_and_another_qemu_are_another_test(tmp_path):
     """What has passed on one board, or on one point release, has not passed on another one."""
     (tmp_path / "test_suite.py").write_text("def test_passes():\n    pass\n")

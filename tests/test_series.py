@@ -99,7 +99,9 @@ ORDERS = (
 )
 
 
-@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+@pytest.mark.parametrize(
+    "order", [ORDERS[0], pytest.param(ORDERS[1], marks=pytest.mark.full)], ids=" ".join
+)
 def test_composed_series_apply_one_after_the_other(patches, order):
     """A composed patch has more lines of context than its hook, and they are of the base."""
     assert sorted(order) == sorted(feature.name for feature in FEATURES)
@@ -249,6 +251,7 @@ def test_series_has_the_name_that_git_has_in_the_clone(monkeypatch, tmp_path):
         assert "private@localhost" not in text
 
 
+@pytest.mark.full
 def test_a_users_configuration_of_git_has_no_say_in_a_series(monkeypatch, tmp_path):
     """It is about the user's own repositories; some of it would change what is in a patch."""
     pristine = source.ensure(SPACE)

@@ -211,6 +211,7 @@ def test_base_kernel_single_threaded(shared_machine: Boot, subtests) -> None:
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 def test_base_kernel_parallel(shared_machine: Boot, subtests) -> None:
     place = shared_machine(build="base-4k", smp=2)
     check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
@@ -251,6 +252,7 @@ def test_switched_off_the_machine_behaves_as_the_base_kernel(
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 def test_exclusives_switched_off_alone(shared_machine: Boot, subtests) -> None:
     place = shared_machine(build="patched-4k", smp=2, single_threaded=True, append=EXCLUSIVE_OFF)
     check_faults(subtests, place, EXCLUSIVES, TWICE_4K)
@@ -259,6 +261,7 @@ def test_exclusives_switched_off_alone(shared_machine: Boot, subtests) -> None:
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 def test_khugepaged_takes_no_fault_away(shared_machine: Boot) -> None:
     """The figures hold while khugepaged scans all the time, and it gets its setting back."""
     place = shared_machine(build="patched-4k", smp=2, append=OFF)
@@ -364,6 +367,7 @@ def costs(
     return measure
 
 
+@pytest.mark.full
 def test_other_faults_cost_the_same_number_of_instructions(costs, subtests) -> None:
     for job, patched, base in zip(
         UNCHANGED, costs("patched-4k", UNCHANGED), costs("base-4k", UNCHANGED), strict=True

@@ -19,12 +19,6 @@ pytestmark = pytest.mark.long
 
 TESTS = "/usr/lib/tests/atomic-write-fault"
 SEMANTICS = f"{TESTS}/semantics"
-# For another setting of what is tested with all instructions: each seventh of them every day.
-sample = pytest.mark.parametrize(
-    "program",
-    [f"EVERY=7 {SEMANTICS}", pytest.param(SEMANTICS, marks=pytest.mark.full)],
-    ids=["some", "all"],
-)
 OFF = "arm64.atomic_write_fault=0"
 EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
 
@@ -77,11 +71,11 @@ def test_a_fault_of_a_cgroup_is_counted_once_for_it_too(machine: Boot) -> None:
     assert 0.5 * everybodys < int(found[1]) <= everybodys
 
 
-@sample
-def test_semantics_with_memory_tagging(machine: Boot, guest_program, program) -> None:
+@pytest.mark.full
+def test_semantics_with_memory_tagging(machine: Boot, guest_program) -> None:
     place = machine(smp=2, single_threaded=True, extra_args=MTE)
     assert "Memory Tagging Extension" in place.console()
-    guest_program(place, program, may_skip=ELSEWHERE)
+    guest_program(place, SEMANTICS, may_skip=ELSEWHERE)
 
 
 @pytest.mark.full
@@ -90,20 +84,18 @@ def test_semantics_with_numa_balancing(machine: Boot, guest_program) -> None:
     guest_program(place, SEMANTICS, may_skip=ELSEWHERE)
 
 
-@sample
-def test_semantics_with_pan_in_software(
-    machine: Boot, guest_program, needs_symbol, program
-) -> None:
+@pytest.mark.full
+def test_semantics_with_pan_in_software(machine: Boot, guest_program, needs_symbol) -> None:
     """An Armv8.0 CPU: no PAN, no LSE, and 32-bit tasks."""
     needs_symbol("ARM64_SW_TTBR0_PAN")
     place = machine(smp=2, single_threaded=True, cpu="cortex-a72")
     assert "emulated: Privileged Access Never" in place.console()
-    guest_program(place, program)
+    guest_program(place, SEMANTICS)
 
 
-@sample
-def test_semantics_switched_off(machine: Boot, guest_program, program) -> None:
-    guest_program(machine(smp=2, single_threaded=True, append=OFF), program)
+@pytest.mark.full
+def test_semantics_switched_off(machine: Boot, guest_program) -> None:
+    guest_program(machine(smp=2, single_threaded=True, append=OFF), SEMANTICS)
 
 
 @pytest.mark.full
@@ -118,19 +110,36 @@ def test_semantics_of_the_base_kernel(machine: Boot, guest_program) -> None:
     guest_program(machine(build="base-4k", smp=2, single_threaded=True), SEMANTICS)
 
 
+# One for each kind of memory, as the handlers of their faults take different locks.
+KINDS_OF_MEMORY = (
+    "every_access_populates_with_the_right_value",
+    "untouched_read_only_page_gives_one_access_error",
+    "userfaultfd_missing_page_is_one_event_resolved_by_copy",
+    "shared_memory_gets_the_data",
+    "private_file_gets_a_copy_and_stays_unchanged",
+    "fork_keeps_parent_and_child_apart",
+    "one_access_makes_a_huge_page",
+    "hugetlb_page_is_allocated_once",
+    "load_exclusive_of_swapped_memory_stays_a_read",
+)
+
+
 @pytest.mark.parametrize(
-    ("build", "mte", "every"),
+    ("build", "mte", "every", "tests"),
     [
-        ("checked-4k", "off", 997),
-        pytest.param("debug-4k", "off", 11, marks=pytest.mark.full),
-        pytest.param("debug-4k", "on", 11, marks=pytest.mark.full),
+        ("checked-4k", "off", 997, KINDS_OF_MEMORY),
+        pytest.param("checked-4k", "off", 997, (), marks=pytest.mark.full),
+        pytest.param("debug-4k", "off", 11, (), marks=pytest.mark.full),
+        pytest.param("debug-4k", "on", 11, (), marks=pytest.mark.full),
     ],
+    ids=["kinds-of-memory", "checked", "debug", "debug-tagging"],
 )
 def test_semantics_under_lockdep_and_kasan(
-    machine: Boot, guest_program, build: str, mte: str, every: int
+    machine: Boot, guest_program, build: str, mte: str, every: int, tests: tuple[str, ...]
 ) -> None:
     place = machine(build, smp=2, single_threaded=True, extra_args=("-machine", f"mte={mte}"))
-    guest_program(place, f"EVERY={every} {SEMANTICS}")
+    chosen = "".join(f" -t {test}" for test in tests)
+    guest_program(place, f"EVERY={every} {SEMANTICS}{chosen}", may_skip=() if tests else None)
 
 
 def run_compat(place: Machine) -> dict[str, str]:

@@ -26,7 +26,7 @@ NMI = "irqchip.gicv3_pseudo_nmi=1"
 BY_NMI = ("a_pause_stops_a_cpu_with_interrupts_off",)
 
 
-EVERY_DAY = [(2, ""), (4, NMI)]
+EVERY_DAY = [(4, NMI)]
 # An emulator with more CPUs than its host takes minutes, and each pause a long time. With so long
 # a wait a pause fails for the time it took, and not for the number of tries.
 PATIENT = "cpu_pause.wait_us=1000000"
@@ -115,6 +115,7 @@ def pause_writes(log: Path) -> tuple[int, int]:
     return modes.count("1"), modes.count("0")
 
 
+@pytest.mark.full
 def test_one_write_interrupts_all_if_all_are_online(machine, tmp_path):
     """With a CPU offline each cluster of 16 is written to, or the CPU would be woken.
 
@@ -299,6 +300,7 @@ def test_there_are_no_pauses_when_a_cpu_was_lost_on_its_way(machine):
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
 
 
+@pytest.mark.full
 def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
     """It comes while the next one is waited for. A host that does not run it has it so late."""
     path = tmp_path / "gdb"
@@ -320,6 +322,7 @@ def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
     assert "CPU hotplug has given it up" not in place.console()
 
 
+@pytest.mark.full
 def test_a_cpu_that_comes_after_it_was_given_up(machine, built, tmp_path):
     """It sets itself online, but takes no interrupt, and is not taken for the next one."""
     path = tmp_path / "gdb"
@@ -342,6 +345,7 @@ def test_a_cpu_that_comes_after_it_was_given_up(machine, built, tmp_path):
     assert place.console().count("CPU hotplug has given it up") == 1
 
 
+@pytest.mark.full
 def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machine):
     """It may come back to the kernel and go on where it was. Once it is on line all is well."""
     place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
@@ -369,11 +373,11 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     ("death", "nmi"),
     [
         ("panic", NMI),
-        ("fault", ""),
-        ("fault_warning", ""),
         ("stack", ""),
-        ("warning", ""),
-        pytest.param("panic", "", marks=pytest.mark.full),
+        *(
+            pytest.param(death, "", marks=pytest.mark.full)
+            for death in ("fault", "fault_warning", "warning", "panic")
+        ),
     ],
     ids=lambda value: value if value in DEATHS else ("nmi" if value else "irq"),
 )

@@ -119,6 +119,7 @@ def test_memory_errors_are_confined(optimised, optimised_program, build, mode, s
     optimised_program(place, build, f"{TESTS}/vmemmap_poison -v of_{size}")
 
 
+@pytest.mark.full
 @builds
 @pause_first
 @pytest.mark.parametrize("tail", ["a_tail", "the_tail_that_is_copied"])
@@ -129,6 +130,7 @@ def test_the_first_error_since_boot_is_kept(optimised, optimised_program, build,
     optimised_program(place, build, program)
 
 
+@pytest.mark.full
 @builds
 @pause_first
 def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
@@ -137,6 +139,7 @@ def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
     optimised_program(place, build, f"{TESTS}/vmemmap_migrate -f nodes")
 
 
+@pytest.mark.full
 @builds
 @seamless_first
 def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, build, mode):

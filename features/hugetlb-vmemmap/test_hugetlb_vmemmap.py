@@ -162,6 +162,7 @@ def test_pages_of_the_boot_command_line(machine, mode, large, giant, pages):
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @seamless_first
 def test_reserved_pages_are_optimized_before_other_cpus_run(machine, mode, large, giant, pages):
     """They change no live entry, on any CPU and in any order of parameters."""
@@ -234,6 +235,7 @@ def test_kunit_where_cpus_are_paused(machine, kunit_suites, pages):
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 def test_all_reserved_pages_on_one_of_two_nodes(machine, giant, pages):
     """The other one has none, and the kernel must not look for their size there."""
     append = f"{on('seamless')} hugepagesz={giant.name} hugepages=1:2"
@@ -243,6 +245,7 @@ def test_all_reserved_pages_on_one_of_two_nodes(machine, giant, pages):
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @seamless_first
 def test_struct_pages_come_back_on_their_node(machine, mode, large, pages):
     """Its memory is in single pages. Those of another node are no better, though larger.
@@ -296,6 +299,7 @@ echo 1000 >min_free_kbytes
 """
 
 
+@pytest.mark.full
 @seamless_first
 def test_struct_pages_say_their_node_before_folios_are_made(machine, mode, giant):
     """Who looks for what there is of a node finds the same with HVO and without."""
@@ -311,6 +315,7 @@ def test_struct_pages_say_their_node_before_folios_are_made(machine, mode, giant
     assert len(set(found.values())) == 1, found
 
 
+@pytest.mark.full
 @pause_first
 def test_pages_from_cma(machine, mode, giant, pages):
     append = f"{on(mode)} hugetlb_cma={2 * giant.kib}K"
@@ -322,6 +327,7 @@ def test_pages_from_cma(machine, mode, giant, pages):
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @pause_first
 def test_as_many_gigantic_pages_the_second_time(machine, mode, giant, pages):
     """What comes back must not be scattered over the memory that was freed."""
@@ -333,7 +339,7 @@ def test_as_many_gigantic_pages_the_second_time(machine, mode, giant, pages):
     assert_nothing_left(place)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["seamless", pytest.param("pause", marks=pytest.mark.full)])
 def test_seamless_never_pauses(machine, mode, large, giant, pages):
     place = machine(memory=pages.memory(8), smp=2, append=on(mode))
     # However slow the host is, what is done together needs one pause.
@@ -361,18 +367,17 @@ ONLY_TO_SPLIT = "CPUs are paused only to split a block, once"
 @pytest.mark.parametrize(
     ("cpu", "asked", "mode", "reason"),
     [
-        ("level2", "", "seamless", "BBM level 2 without aborts"),
         ("level0", "", "seamless", ONLY_TO_SPLIT),
-        ("level2", "pause", "pause", "asked for with hugetlb_vmemmap="),
-        pytest.param(
-            *("level0", "seamless", "seamless", "asked for with hugetlb_vmemmap="),
-            marks=pytest.mark.full,
+        *(
+            pytest.param(*one, marks=pytest.mark.full)
+            for one in (
+                ("level2", "", "seamless", "BBM level 2 without aborts"),
+                ("level2", "sideways", "seamless", "BBM level 2 without aborts"),
+                ("level2", "pause", "pause", "asked for with hugetlb_vmemmap="),
+                ("level0", "seamless", "seamless", "asked for with hugetlb_vmemmap="),
+                ("level0", "auto", "seamless", ONLY_TO_SPLIT),
+            )
         ),
-        pytest.param(
-            *("level0", "auto", "seamless", ONLY_TO_SPLIT),
-            marks=pytest.mark.full,
-        ),
-        ("level2", "sideways", "seamless", "BBM level 2 without aborts"),
     ],
 )
 def test_mode_is_chosen_and_said(machine, pages, cpu, asked, mode, reason, large):
@@ -460,7 +465,14 @@ def gather_for_long(place: Machine, pages: Pages) -> None:
 
 
 @pytest.mark.parametrize(
-    "way", ["-r", "-r -u", "", "-l", "-l -r", "-l -r -u", "-r -c 15", "-r -c 16"]
+    "way",
+    [
+        *("-r", "-r -u", "-r -c 16"),
+        *(
+            pytest.param(way, marks=pytest.mark.full)
+            for way in ("", "-l", "-l -r", "-l -r -u", "-r -c 15")
+        ),
+    ],
 )
 def test_surplus_pages_pause_seldom(shared_machine, pages, way, large):
     """A program that takes 512 of them and gives them back had all CPUs paused 1024 times."""
@@ -593,6 +605,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("others", BEFORE)
 def test_nobody_is_killed_for_memory_that_is_gathered(machine, others, large, pages):
     """Most of memory is, for two seconds, and a program wants half of it at once."""
@@ -645,6 +658,7 @@ def test_nobody_is_killed_for_memory_that_is_gathered(machine, others, large, pa
     assert_nothing_left(place, without_killing if killed else None)
 
 
+@pytest.mark.full
 def test_page_that_is_gathered_can_be_taken_offline(machine, large, pages):
     """It is in no pool for two seconds, and was no page that can be handled."""
     place = machine(memory=pages.memory(4), smp=2, append=on("pause"))
@@ -664,6 +678,7 @@ def test_page_that_is_gathered_can_be_taken_offline(machine, large, pages):
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 def test_a_range_that_is_free_waits_for_no_gathered_pages(machine, pages, large, giant):
     """cma_alloc() has a lock meanwhile that all others wait for."""
     append = f"{on('pause')} hugetlb_cma={giant.kib}K"
@@ -778,16 +793,10 @@ def whole(size: Size, mode: str) -> str:
     )
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
-@pytest.mark.parametrize(
-    ("which", "mode"),
-    [
-        ("default", "pause"),
-        ("gigantic", "seamless"),
-        pytest.param("default", "seamless", marks=pytest.mark.full),
-        pytest.param("gigantic", "pause", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("which", ["default", "gigantic"])
 def test_failed_allocations_leave_folios_whole(machine, pages, mode, which, large, giant):
     """Optimizing and restoring with each allocation failing in turn."""
     size = large if which == "default" else giant
@@ -841,6 +850,7 @@ def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine, large
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 def test_surplus_pages_wait_for_a_pause(machine, large, pages):
     """If none can be had they are in the pool, for whoever wants them, and go when there is one."""
@@ -895,11 +905,8 @@ def free_with_failures(size: Size, percent: int) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "patient",
-    [False, pytest.param(True, marks=pytest.mark.full)],
-    ids=["at-once", "in-a-minute"],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("patient", [False, True], ids=["at-once", "in-a-minute"])
 def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patient):
     """No page is taken out of its pool for that, until the CPU is back."""
     place = machine(
@@ -933,6 +940,7 @@ def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patien
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 def test_surplus_pages_wait_for_memory(machine, large, pages):
     """The worker reclaims none; what it has none for is surplus, and is tried again.
@@ -984,6 +992,7 @@ def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine, large,
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 @pytest.mark.parametrize("mode", MODES)
 def test_pages_that_were_had_before_one_failed_are_not_lost(shared_machine, mode, large, pages):
@@ -1006,6 +1015,7 @@ def test_pages_that_were_had_before_one_failed_are_not_lost(shared_machine, mode
     assert_nothing_left(place)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 def test_pages_with_all_their_struct_pages_need_no_pause_to_go(shared_machine, giant, pages):
     """One comes after more than a batch of others, none of which can be had back."""
@@ -1334,8 +1344,11 @@ OTHERS = [("level2", "pause"), ("level0", "seamless")]
 @pytest.mark.parametrize(
     ("build", "rounds", "cpu", "mode"),
     [
-        *[("patched-4k", 10, *pair) for pair in EACH_MODE],
-        *[pytest.param("patched-4k", 10, *pair, marks=pytest.mark.full) for pair in OTHERS],
+        ("patched-4k", 10, *EACH_MODE[0]),
+        *[
+            pytest.param("patched-4k", 10, *pair, marks=pytest.mark.full)
+            for pair in (EACH_MODE[1], *OTHERS)
+        ],
         *[pytest.param("debug-4k", 2, *pair, marks=pytest.mark.full) for pair in EACH_MODE],
         *[
             pytest.param("debug-4k", 60, *pair, marks=pytest.mark.full)

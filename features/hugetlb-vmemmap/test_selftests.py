@@ -12,7 +12,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.machine.machine import Machine
 from pagewright.results.kselftest import SelftestRun, run_in
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.full, pytest.mark.long]
 
 Boot = Callable[..., Machine]
 
@@ -48,12 +48,10 @@ class Selftest:
         return self.command.split("./")[-1].rstrip("'")
 
 
-EVERY_DAY = (
+SELFTESTS = (
     Selftest("./hugepage-vmemmap"),
     Selftest("./hugetlb-madvise"),
     Selftest("./hugetlb-soft-offline", pages=8, after="echo 1 >/proc/sys/vm/enable_soft_offline"),
-)
-FULL = (
     Selftest("./hugepage-mmap"),
     Selftest("./map_hugetlb"),
     Selftest("./hugepage-shm"),
@@ -81,9 +79,9 @@ FULL = (
         after="echo -memory >/sys/fs/cgroup/cgroup.subtree_control;"
         " mount -o remount /sys/fs/cgroup",
     ),
+    # Loses its hugepages for good, on any kernel, and is therefore the last on its machine.
+    Selftest(f"{TESTS}/spared ./hugetlb-read-hwpoison", pages=8),
 )
-# Loses its hugepages for good, on any kernel, and is therefore the last on its machine.
-LAST = Selftest(f"{TESTS}/spared ./hugetlb-read-hwpoison", pages=8)
 
 
 @dataclass(frozen=True)
@@ -131,26 +129,8 @@ def on_base(space: Workspace, shared_machine: Boot) -> Callable[[Selftest], Outc
     return outcome
 
 
-# What programs see of hugepages does not depend on the mode, but for the first one, which looks at
-# their struct pages.
-RUNS = [
-    *(pytest.param(test, "seamless", id=f"{test.name}-seamless") for test in EVERY_DAY),
-    pytest.param(EVERY_DAY[0], "pause", id=f"{EVERY_DAY[0].name}-pause"),
-    *(
-        pytest.param(test, "pause", id=f"{test.name}-pause", marks=pytest.mark.full)
-        for test in EVERY_DAY[1:]
-    ),
-    *(
-        pytest.param(test, mode, id=f"{test.name}-{mode}", marks=pytest.mark.full)
-        for test in FULL
-        for mode in ("seamless", "pause")
-    ),
-    pytest.param(LAST, "seamless", id=f"{LAST.name}-seamless"),
-    pytest.param(LAST, "pause", id=f"{LAST.name}-pause", marks=pytest.mark.full),
-]
-
-
-@pytest.mark.parametrize(("test", "mode"), RUNS)
+@pytest.mark.parametrize("mode", ["seamless", "pause"])
+@pytest.mark.parametrize("test", SELFTESTS, ids=lambda test: test.name)
 def test_no_new_failure(space, shared_machine, on_base, test, mode):
     base = on_base(test)
     assert base.run.outcome == "pass", base.run.output

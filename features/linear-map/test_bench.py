@@ -53,6 +53,7 @@ def at_boot(cpu):
     return measured("boot", cpu=cpu)
 
 
+@pytest.mark.full
 def test_tables_take_no_more_memory_than_with_rodata_on(at_boot):
     total = at_boot["MemTotal"]
     gained = {side: kilobytes - total["base"] for side, kilobytes in total.items()}

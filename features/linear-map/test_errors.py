@@ -35,8 +35,12 @@ def unexpected_in(place: Machine) -> str:
     return unexpected(place.console())
 
 
-def test_failed_allocations_change_nothing(own_blocks, guest_program):
-    guest_program(own_blocks(), f"{TESTS}/errors", unexpected_in, timeout=1800, may_skip=())
+@pytest.mark.parametrize(
+    "tests", ["-t of_taking_secret_memory", pytest.param("", marks=pytest.mark.full)]
+)
+def test_failed_allocations_change_nothing(own_blocks, guest_program, tests):
+    program = f"{TESTS}/errors {tests}"
+    guest_program(own_blocks(), program, unexpected_in, timeout=1800, may_skip=())
 
 
 # Memory is plugged by a worker of one of the CPUs; any of them may be the one. They also
@@ -103,7 +107,8 @@ def free_or_slab(place: Machine) -> int:
     return free_memory(place) + int(slab)
 
 
-@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("step", [5, 1])
 def test_memory_that_cannot_be_plugged_leaves_nothing_mapped(
     own_blocks, hotplug, leaf, plugged, step
 ):
@@ -133,6 +138,7 @@ def test_memory_that_cannot_be_plugged_leaves_nothing_mapped(
     assert unexpected_in(place) == ""
 
 
+@pytest.mark.full
 def test_memory_that_cannot_be_plugged_loses_no_tables(own_blocks, hotplug, leaf, plugged):
     """Of those that were taken before one could not be had."""
     place = own_blocks(**hotplug.options)

@@ -216,7 +216,7 @@ def test_a_map_is_quiet_for_longer_than_folding_waits():
 
 
 @pytest.mark.skipif("config.getoption('lg_env')", reason="boots with parameters of its own")
-@pytest.mark.parametrize("rodata", ["on", "full"])
+@pytest.mark.parametrize("rodata", ["full", pytest.param("on", marks=pytest.mark.full)])
 def test_record_of_a_guest_adds_up(space, rodata):
     append = f"rodata={rodata} {leaves.EARLY_KFENCE}"
     options = options_for(space, BUILD, memory="2G", append=append)

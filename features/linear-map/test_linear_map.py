@@ -59,10 +59,7 @@ LACKING = "the boot CPU is not known"
 # Both ways to split. What follows of a way is its CPU, and how little time folding lets pass.
 ways = pytest.mark.parametrize("cpu", [LEVEL_2, LEVEL_0_CPU], ids=["live", "paused"])
 # How many CPUs there are, and which of them cannot change sizes live.
-unequal = pytest.mark.parametrize(
-    ("smp", "lacking"),
-    [(4, "2"), *(pytest.param(*one, marks=pytest.mark.full) for one in ((2, "1"), (8, "1,5-7")))],
-)
+unequal = pytest.mark.parametrize(("smp", "lacking"), [(4, "2"), (2, "1"), (8, "1,5-7")])
 
 
 def mode(guest: Machine) -> str:
@@ -123,7 +120,7 @@ def in_pages(guest: Machine, leaf: LeafSizes) -> bool:
 
 # KUnit asks for each of the list whether it is trusted; that a trusted one boots in blocks is
 # the same for all, but for those that are on the list against what their ID register says.
-EVERY_DAY = ("Neoverse-V3 r0p2", "AmpereOne")
+EVERY_DAY = ("AmpereOne",)
 
 # The case of KUnit for maps that are not split, too.
 REMOVAL = "part_of_a_leaf_is_removed_if_it_can_be_split"
@@ -149,30 +146,31 @@ def test_listed_cpu_boots_in_blocks(machine, leaf, midr):
     assert sizes[leaf.large] > memory * 350 // 512
 
 
+# Which is chosen for another reason, or said of another one.
+OTHER_MODES = (
+    (UNLISTED_CPU, "arm64.linear_map=live", f"pages ({LACKING} to have BBM level 2 without "),
+    # The everyday kernel isolates no CPUs; see below.
+    (UNLISTED_CPU, "isolcpus=1 nohz_full=1", f"{PAUSED}: {LACKING}"),
+    ("max,midr=0x410fd822", "", f"{PAUSED}: {LACKING}"),  # X4 r0p2: too old
+    ("max,midr=0x411fd8c0", "", f"{PAUSED}: {LACKING}"),  # C1-Ultra r1p0: erratum 3683289
+    (LEVEL_2, "arm64.nobbml2", f"{PAUSED}: arm64.nobbml2;"),
+    (LEVEL_2, "arm64.linear_map=pause", f"{PAUSED}: arm64.linear_map=pause;"),
+    (LEVEL_2, "arm64.linear_map=pages", "pages (arm64.linear_map="),
+    (LEVEL_2, "arm64.nobbml2_cpus=0", f"{PAUSED}: {LACKING}"),
+    (UNLISTED_CPU, "rodata=on", f"{PAUSED}: {LACKING}"),  # late KFENCE needs pages
+    (LEVEL_2, "rodata=off kfence.sample_interval=100000", "blocks (its permissions do not"),
+    (LEVEL_2, "rodata=on", "blocks (split and folded back live"),  # for late KFENCE
+)
+
+
 @pytest.mark.parametrize(
     ("cpu", "append", "said"),
     [
         (UNLISTED_CPU, "", f"{PAUSED}: {LACKING} to have BBM level 2 without aborts;"),
-        (UNLISTED_CPU, "arm64.linear_map=live", f"pages ({LACKING} to have BBM level 2 without "),
         (UNLISTED_CPU, "arm64.linear_map=pages", "pages (arm64.linear_map=pages;"),
-        # The everyday kernel isolates no CPUs; see below.
-        (UNLISTED_CPU, "isolcpus=1 nohz_full=1", f"{PAUSED}: {LACKING}"),
-        ("max,midr=0x410fd822", "", f"{PAUSED}: {LACKING}"),  # X4 r0p2: too old
-        # C1-Ultra r1p0: erratum 3683289
-        pytest.param("max,midr=0x411fd8c0", "", f"{PAUSED}: {LACKING}", marks=pytest.mark.full),
-        (LEVEL_2, "arm64.nobbml2", f"{PAUSED}: arm64.nobbml2;"),
-        (LEVEL_2, "arm64.linear_map=pause", f"{PAUSED}: arm64.linear_map=pause;"),
-        (LEVEL_2, "arm64.linear_map=af", f"{PAUSED}: arm64.linear_map=af, splits without one if "),
-        pytest.param(
-            LEVEL_2, "arm64.linear_map=pages", "pages (arm64.linear_map=", marks=pytest.mark.full
-        ),
-        pytest.param(
-            LEVEL_2, "arm64.nobbml2_cpus=0", f"{PAUSED}: {LACKING}", marks=pytest.mark.full
-        ),
-        (UNLISTED_CPU, "rodata=on", f"{PAUSED}: {LACKING}"),  # late KFENCE needs pages
         (UNLISTED_CPU, "rodata=on kfence.sample_interval=100000", "blocks (its permissions do not"),
-        (LEVEL_2, "rodata=off kfence.sample_interval=100000", "blocks (its permissions do not"),
-        (LEVEL_2, "rodata=on", "blocks (split and folded back live"),  # for late KFENCE
+        (LEVEL_2, "arm64.linear_map=af", f"{PAUSED}: arm64.linear_map=af, splits without one if "),
+        *(pytest.param(*one, marks=pytest.mark.full) for one in OTHER_MODES),
     ],
 )
 def test_mode_and_its_reason(machine, leaf, cpu, append, said):
@@ -190,22 +188,16 @@ def test_mode_and_its_reason(machine, leaf, cpu, append, said):
 
 
 # Models of QEMU, of which an older one does not have all. None is on the kernel's list.
-PLAIN_MODEL = "cortex-a53"
 MODELS = (
-    *("cortex-a35", PLAIN_MODEL, "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a76"),
+    *("cortex-a35", "cortex-a53", "cortex-a55", "cortex-a57", "cortex-a72", "cortex-a76"),
     *("cortex-a710", "a64fx", "neoverse-n1", "neoverse-n2", "neoverse-v1"),
 )
-WITHOUT_16K = (PLAIN_MODEL, "cortex-a57", "cortex-a72", "a64fx")
+WITHOUT_16K = ("cortex-a53", "cortex-a57", "cortex-a72", "a64fx")
 
 
+@pytest.mark.full
 @pytest.mark.skipif("config.getoption('lg_env')", reason="chooses QEMU's models of CPUs")
-@pytest.mark.parametrize(
-    "cpu",
-    [
-        model if model == PLAIN_MODEL else pytest.param(model, marks=pytest.mark.full)
-        for model in MODELS
-    ],
-)
+@pytest.mark.parametrize("cpu", MODELS)
 def test_every_model_splits_and_folds_back_in_pauses(machine, kunit_suites, leaf, cpu):
     """From Armv8.0, without LSE, to what servers have today."""
     models = run(["qemu-system-aarch64", "-cpu", "help"]).split()
@@ -227,6 +219,7 @@ def test_every_model_splits_and_folds_back_in_pauses(machine, kunit_suites, leaf
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 @unequal
 def test_unequal_cpus_go_back_to_pages(machine, leaf, smp, lacking):
     append = f"arm64.linear_map=live arm64.nobbml2_cpus={lacking}"
@@ -242,6 +235,7 @@ def test_unequal_cpus_go_back_to_pages(machine, leaf, smp, lacking):
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 @unequal
 def test_unequal_cpus_go_on_with_pauses(machine, leaf, smp, lacking):
     """The boot CPU has painted contiguous ranges, which nobody may change from now on."""
@@ -320,6 +314,7 @@ def test_late_cpu_without_it_is_welcome(machine, asked, said):
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 def test_late_cpu_that_cannot_be_repainted_is_the_end_of_the_boot(
     machine, built, tmp_path, needs_symbol
 ):
@@ -384,6 +379,7 @@ def test_blocks_that_nobody_uses_are_split_by_their_access_flag(machine, kunit_s
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 def test_cpus_that_set_no_access_flags_have_pauses(machine):
     guest = machine(cpu=NO_ACCESS_FLAG_CPU, smp=2, append=ACCESS_FLAGS)
     assert guest.check("dmesg").count(ONLY_PAUSES) == 1
@@ -420,6 +416,7 @@ def test_modules_split_and_are_folded_back(machine, leaf, cpu):
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 def test_what_folds_is_bound_to_no_cpu(machine):
     """It holds locks, and a real-time task may have a CPU for itself."""
     guest = machine(smp=2, append="arm64.linear_map_fold_delay_ms=50")
@@ -488,6 +485,7 @@ def test_unprivileged_tasks_take_turns_when_there_are_many_pauses(machine, leaf)
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 def test_unprivileged_tasks_take_turns_when_all_tlbs_lose_everything_often(machine, leaf):
     """Live, too: who had leaves split 256 times in a second sleeps for 4 ms from then on."""
     frequent, turn_ms, blocks, trace = 256, 4, 32, "/sys/kernel/tracing"
@@ -522,6 +520,7 @@ def test_a_pause_that_cannot_be_had_fails_the_change(machine):
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 def test_secret_memory_waits_for_a_pause_that_cannot_be_had(machine):
     """Its task faults again and can be killed meanwhile. What the kernel does for a task fails.
@@ -614,6 +613,7 @@ sort -n /run/dumps | tail -n 3 | head -n 1
 """
 
 
+@pytest.mark.full
 def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, leaf, needs_symbol):
     """While a CPU is half way on line there are no pauses, and a dump takes the same locks."""
     needs_symbol("CPU_HOTPLUG_STATE_CONTROL")
@@ -645,6 +645,7 @@ def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, leaf, needs
     assert guest.warnings() == ""
 
 
+@pytest.mark.full
 def test_without_folding_it_stays_split_until_folding_is_allowed(machine, leaf):
     options = "arm64.linear_map_fold=0 arm64.linear_map_fold_delay_ms=100"
     guest = machine(cpu=LEVEL_2, smp=2, append=options)
@@ -656,9 +657,8 @@ def test_without_folding_it_stays_split_until_folding_is_allowed(machine, leaf):
     assert guest.warnings() == ""
 
 
-@pytest.mark.parametrize(
-    "cpu", [LEVEL_2, pytest.param(LEVEL_0_CPU, marks=pytest.mark.full)], ids=["live", "paused"]
-)
+@pytest.mark.full
+@ways
 def test_tracepoints_tell_of_splits_and_folds(machine, cpu):
     guest = machine(cpu=cpu, smp=2, append="arm64.linear_map_fold_delay_ms=10")
     guest.check("mount -t tracefs none /sys/kernel/tracing 2>/dev/null; true")

@@ -24,7 +24,7 @@ MIB = 1 << 20
         pytest.param("rodata=on", True, marks=pytest.mark.full),
         # Leaves are folded later than a look that does not wait for it.
         pytest.param("arm64.linear_map_fold_delay_ms=4000", True, marks=pytest.mark.full),
-        ("arm64.linear_map=pages", False),
+        pytest.param("arm64.linear_map=pages", False, marks=pytest.mark.full),
     ],
 )
 def test_direct_map_lines_are_what_the_tables_hold(space, tested, leaf, append, blocks):

@@ -118,8 +118,9 @@ def permissions(place: Machine) -> list[tuple[int, int, leaves.Access]]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
-@pytest.mark.parametrize("delay", ["1", pytest.param("100", marks=pytest.mark.full)])
+@pytest.mark.parametrize("delay", ["1", "100"])
 def test_users_at_the_same_time(blocks, build, delay):
     """All of them on four CPUs, and readers of the page tables besides."""
     place = blocks(build, smp=4, append=f"arm64.linear_map_fold_delay_ms={delay}")
@@ -150,6 +151,7 @@ def test_users_at_the_same_time(blocks, build, delay):
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 @builds
 def test_memory_tags(blocks, guest_program, build, way):
     # A CPU that has tags, whatever the way.
@@ -184,6 +186,7 @@ def check_kfence(place: Machine) -> None:
     place.check("ls -lR /sys/class >/dev/null")
 
 
+@pytest.mark.full
 @builds
 def test_kfence_from_boot_on(own_blocks, build):
     check_kfence(own_blocks(build, append="kfence.sample_interval=1"))
@@ -222,6 +225,7 @@ def test_memory_is_plugged_used_and_unplugged(own_blocks, hotplug, build, steps)
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 @builds
 def test_plugged_memory_is_in_the_map(own_blocks, hotplug, build):
     """What is plugged is mapped, and unmapped when it goes."""
@@ -237,7 +241,9 @@ def test_plugged_memory_is_in_the_map(own_blocks, hotplug, build):
 
 
 @pytest.mark.parametrize(
-    ("cpu", "contiguous"), [(DEFAULT_CPU, True), (LEVEL_0_CPU, False)], ids=["live", "paused"]
+    ("cpu", "contiguous"),
+    [(DEFAULT_CPU, True), pytest.param(LEVEL_0_CPU, False, marks=pytest.mark.full)],
+    ids=["live", "paused"],
 )
 def test_plugged_memory_has_contiguous_ranges_where_blocks_are_split_live(
     machine, hotplug, leaf, cpu, contiguous
@@ -260,6 +266,7 @@ def test_plugged_memory_has_contiguous_ranges_where_blocks_are_split_live(
 # --- Kernels that follow this one ----------------------------------------------
 
 
+@pytest.mark.full
 @builds
 def test_kexec_jumps_to_a_kernel_that_boots(machine, kernel_overlay, build, way):
     place = machine(
@@ -275,6 +282,7 @@ def test_kexec_jumps_to_a_kernel_that_boots(machine, kernel_overlay, build, way)
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 @builds
 def test_crash_dump_shows_memory_as_it_was(machine, kernel_overlay, build, way):
     place = machine(
@@ -295,6 +303,7 @@ def test_crash_dump_shows_memory_as_it_was(machine, kernel_overlay, build, way):
 # --- Hibernation ----------------------------------------------------------------
 
 
+@pytest.mark.full
 @builds
 def test_hibernation_restores_memory(machine, tmp_path, build, way):
     """Save an image to swap, load it, and go on from it, all in one boot."""

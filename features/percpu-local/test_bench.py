@@ -49,6 +49,7 @@ def operations():
     return of_their_own(measured("operations"))
 
 
+@pytest.mark.full
 def test_an_operation_is_a_few_instructions(operations):
     assert set(operations) == set(INSTRUCTIONS)
     for name, values in operations.items():
@@ -79,6 +80,7 @@ def test_workloads_count_kernel_and_programs():
     assert kernel["patched"] < kernel["base"]
 
 
+@pytest.mark.full
 def test_the_counts_are_those_of_icount():
     """Kernel and programs together are what the virtual counter says."""
     loop = "busybox sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done'"

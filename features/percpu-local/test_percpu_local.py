@@ -70,13 +70,13 @@ def passes_with_local_map(place: Machine) -> None:
 @pytest.mark.parametrize(
     ("cpu", "append"),
     [
-        (NO_LPA2, ""),
         (NO_LSE, "kpti=on nokaslr"),
         ("max,pauth-impdef=on", NMI),
         # What is new in each of these, one of the others has in another combination.
         *(
             pytest.param(cpu, append, marks=pytest.mark.full)
             for cpu, append in (
+                (NO_LPA2, ""),
                 ("max", ""),
                 ("max", "kpti=on nokaslr"),
                 ("max", "nokaslr"),
@@ -92,13 +92,8 @@ def test_suites_pass(machine, cpu, append):
 
 
 # With KFENCE the linear map can be changed, unless its pool is made at boot.
-@pytest.mark.parametrize(
-    "append",
-    [
-        "rodata=on kfence.sample_interval=100",
-        pytest.param("rodata=off", marks=pytest.mark.full),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("append", ["rodata=on kfence.sample_interval=100", "rodata=off"])
 def test_where_the_linear_map_cannot_be_changed(machine, append):
     place = machine(smp=2, append=f"{KUNIT} {append}")
     passes_its_suites(place)
@@ -116,10 +111,8 @@ def test_switched_off_it_is_as_without(machine):
     assert place.warnings() == ""
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["maybe", *(pytest.param(value, marks=pytest.mark.full) for value in ("", "2"))],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("value", ["maybe", "", "2"])
 def test_a_value_that_is_none_is_named(machine, value):
     place = machine(append=f"percpu_local_map={value}")
     assert "say 0 or 1" in place.check("dmesg | grep percpu_local_map=")
@@ -143,6 +136,7 @@ def test_what_user_space_sees(machine):
     assert place.warnings() == off.warnings() == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("append", ["", "percpu_local_map=0"])
 def test_kcore_shows_each_cpus_data(machine, needs_symbol, append):
     needs_symbol("PROC_KCORE")
@@ -232,6 +226,7 @@ def test_page_table_dumps(machine):
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 def test_kaslr_moves_the_areas(machine):
     """The log's line about the map has no address, as that would tell where the image is."""
     starts = []
@@ -259,6 +254,7 @@ def test_cpus_come_and_go(machine):
     passes_its_suites(place)
 
 
+@pytest.mark.full
 def test_suspend_to_idle(machine):
     place = machine(smp=2, append=KUNIT)
     suspends = "cat /sys/power/suspend_stats/success"
@@ -272,6 +268,7 @@ def test_suspend_to_idle(machine):
     passes_its_suites(place)
 
 
+@pytest.mark.full
 def test_cpus_resume_from_hibernation_on_their_tables(machine, tmp_path):
     """The only way here in which the boot CPU loses its registers and comes back."""
     disk = tmp_path / "swap"
@@ -296,7 +293,8 @@ def test_cpus_resume_from_hibernation_on_their_tables(machine, tmp_path):
     passes_its_suites(place)
 
 
-@pytest.mark.parametrize("cpus", [24, pytest.param(160, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("cpus", [24, 160])
 def test_many_cpus_boot(machine, cpus):
     # One after the other: more processors in parallel than the host has starve each other.
     place = machine(smp=cpus, memory="4G", icount=True)
@@ -310,13 +308,14 @@ def test_many_cpus_boot(machine, cpus):
 VMALLOC_TESTS = 0x7FF & ~(1 << 1 | 1 << 2 | 1 << 6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("build", "pages", "memory"),
     [
         ("checked-4k", 512, "2G"),
-        pytest.param("tiny-4k-39", 512, "2G", marks=pytest.mark.full),
+        ("tiny-4k-39", 512, "2G"),
         # Blocks are entries of the top level, which each CPU has a copy of.
-        pytest.param("tiny-64k-42", 8192, "16G", marks=pytest.mark.full),
+        ("tiny-64k-42", 8192, "16G"),
     ],
 )
 def test_vmalloc_and_its_blocks_in_half_of_its_space(machine, build, pages, memory):

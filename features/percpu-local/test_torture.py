@@ -172,7 +172,7 @@ def test_all_at_once_with_kasan_tags(machine, built, subtests, kind):
 @pytest.mark.parametrize(
     ("build", "smp", "cpu", "append", "rounds"),
     [
-        ("patched-4k", 2, ANY_CPU, NMI, "rounds=200"),
+        ("patched-4k", 2, ANY_CPU, NMI, "rounds=40"),
         full("patched-4k", 4, ANY_CPU, NMI, ""),
         full("patched-4k", 4, ANY_CPU, "percpu_local_map=0", ""),
         full("patched-4k", 4, OLD_CPU, "", ""),
