@@ -1191,9 +1191,27 @@ def test_the_key_of_modules_is_made_once(tmp_path, monkeypatch):
     text = one.read_text()
     assert "PRIVATE KEY" in text
     assert "BEGIN CERTIFICATE" in text
-    before = one.stat().st_mtime_ns
+    before = one.stat().st_mtime_ns, one.lstat().st_mtime_ns
     signing.place(tmp_path / "one")
-    assert one.stat().st_mtime_ns == before
+    assert (one.stat().st_mtime_ns, one.lstat().st_mtime_ns) == before
+
+
+def test_no_build_keeps_a_copy_of_the_key(tmp_path, monkeypatch):
+    """Nobody takes what is below out/ for a secret; earlier versions had a copy there."""
+    monkeypatch.delenv(signing.VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    build = tmp_path / "build"
+    (build / "certs").mkdir(parents=True)
+    (build / ".config").write_text(f'CONFIG_MODULE_SIG_KEY="{signing.PLACE}"\n')
+    (build / signing.PLACE).write_bytes(signing.key().read_bytes())
+    signing.place(build)
+    assert (build / signing.PLACE).readlink() == signing.key()
+    # Another one is wanted, whose name is not that of the file that it is in.
+    (tmp_path / "other.pem").write_text("other")
+    (tmp_path / "link.pem").symlink_to("other.pem")
+    monkeypatch.setenv(signing.VARIABLE, str(tmp_path / "link.pem"))
+    signing.place(build)
+    assert (build / signing.PLACE).read_text() == "other"
 
 
 def test_a_build_that_signs_nothing_gets_no_key(tmp_path, monkeypatch):

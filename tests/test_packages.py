@@ -140,7 +140,7 @@ def test_complete_host_is_not_asked_for_root(monkeypatch):
     monkeypatch.setattr(packages, "debian_release", lambda: "bookworm")
     monkeypatch.setattr(packages, "missing", list)
     monkeypatch.setattr(packages, "lacking_id_range", list)
-    monkeypatch.setattr(packages, "run", lambda command: "known")
+    monkeypatch.setattr(packages, "offered", lambda package: ["known"])
     monkeypatch.setattr(packages, "as_root", None)
     packages.setup()
 
@@ -153,7 +153,7 @@ def test_range_of_ids_that_cannot_be_given_is_no_error(monkeypatch, capsys, erro
     monkeypatch.setattr(packages, "debian_release", lambda: "bookworm")
     monkeypatch.setattr(packages, "missing", list)
     monkeypatch.setattr(packages, "lacking_id_range", lambda: ["usermod"])
-    monkeypatch.setattr(packages, "run", lambda command: "known")
+    monkeypatch.setattr(packages, "offered", lambda package: ["known"])
     monkeypatch.setattr(packages, "as_root", as_root)
     packages.setup()
     assert f"that failed: {error.what}" in capsys.readouterr().err
@@ -172,10 +172,21 @@ def test_what_few_commands_use_is_installed_if_asked_for(monkeypatch, option, wa
     asked = []
     monkeypatch.setattr(packages, "debian_release", lambda: "trixie")
     monkeypatch.setattr(packages, "lacking_id_range", list)
-    monkeypatch.setattr(packages, "run", lambda command: "known")
+    monkeypatch.setattr(packages, "offered", lambda package: ["known"])
     monkeypatch.setattr(packages, "missing", lambda of=(): asked.extend(of) or [])
     CliRunner().invoke(app, ["setup", *option.split()], catch_exceptions=False)
     assert tuple(asked) == wanted
+
+
+def test_what_apt_makes_of_its_lists_is_kept(monkeypatch, tmp_path):
+    """It takes a second, where the system's own is switched off."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = packages.offered(packages.SOURCE)
+    [index] = tmp_path.glob("*/apt/*")
+    made = index.stat()
+    assert packages.offered(packages.SOURCE) == found
+    assert made.st_size > 0
+    assert index.stat().st_mtime_ns == made.st_mtime_ns
 
 
 def test_downloads_are_tried_again():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewright.host import disk, doctor, scratch
+from pagewright.host import disk, doctor, packages, scratch
 from pagewright.host.errors import DiskFullError, SourceError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
@@ -31,7 +31,7 @@ linux-source-6.12 | 6.12.115-1 | http://localhost/debian bookworm/main amd64 Pac
 @pytest.fixture
 def apt(monkeypatch):
     """Let apt offer five versions."""
-    monkeypatch.setattr(source, "run", lambda command: MADISON)
+    monkeypatch.setattr(packages, "run", lambda command: MADISON)
 
 
 def test_release_known_good_is_preferred_to_a_newer_one(apt, capsys):

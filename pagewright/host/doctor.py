@@ -10,7 +10,6 @@ from pathlib import Path
 from pagewright.host import disk, packages
 from pagewright.host.errors import PagewrightError
 from pagewright.host.packages import ARM64
-from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 
 # What should be free for a first `make test`, in MB: half as much again as it writes, for what is
@@ -34,7 +33,7 @@ def complaints(space: Workspace) -> list[str]:
     if lacking:
         names = " ".join(packages.package_names(lacking))
         lines.append(f"install with: apt-get install --no-install-recommends {names}")
-    elif not run(["apt-cache", "madison", packages.SOURCE]).strip():
+    elif not packages.offered(packages.SOURCE):
         lines.append(f"apt does not know {packages.SOURCE}: run `apt-get update`")
     if ids := packages.lacking_id_range():
         lines.append(f"no range of user ids to make the guest with: as root, run: {' '.join(ids)}")

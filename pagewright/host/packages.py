@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pagewright.host import workspace
 from pagewright.host.errors import HostError, NetworkError, PagewrightError, ProgramError
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import foreground, run
@@ -203,6 +204,20 @@ def lacking_id_range() -> list[str]:
     return id_range_command(name)
 
 
+def offered(package: str) -> list[str]:
+    """Return the versions of a package that apt offers, the newest first.
+
+    Images of containers forbid apt to keep what it makes of its lists, and then each question
+    takes it a second. It may keep that in our cache, and makes it anew when its lists change.
+    """
+    index = workspace.find().cache / "apt" / "pkgcache.bin"
+    index.parent.mkdir(parents=True, exist_ok=True)
+    answer = run(["apt-cache", "madison", package, "-o", f"Dir::Cache::pkgcache={index}"])
+    rows = [line.split("|") for line in answer.splitlines()]
+    # The same version may come from two places.
+    return list(dict.fromkeys(row[1].strip() for row in rows if len(row) == 3))
+
+
 def qemu_version() -> str:
     """Return the version of the host's QEMU, or an empty string if there is none."""
     if not shutil.which("qemu-system-aarch64"):
@@ -312,7 +327,7 @@ def setup(also: Sequence[Need] = ()) -> None:
             # the range. A guest that is there already does without.
             say(f"that failed: {error.details or error.what}")
     lacking = _lacking(also)
-    stale = not run(["apt-cache", "madison", SOURCE]).strip()
+    stale = not offered(SOURCE)
     if not lacking and not stale:
         return
     packages = package_names(lacking)

@@ -57,18 +57,19 @@ def key() -> Path:
 
 
 def place(out: Path) -> None:
-    """Put the key where a build's configuration expects it; do nothing if that signs nothing."""
+    """Link the key where a build's configuration expects it; do nothing if that signs nothing.
+
+    A copy would stay behind in a folder that nobody takes for a secret.
+    """
     if _WANTED not in (out / ".config").read_text().splitlines():
         return
-    there = out / PLACE
-    content = key().read_bytes()
-    # kbuild compares times: the same key must not be written again.
-    if there.exists() and there.read_bytes() == content:
+    there, wanted = out / PLACE, key().resolve()
+    # kbuild compares times, which are those of the key itself.
+    if there.is_symlink() and there.readlink() == wanted:
         return
     there.parent.mkdir(exist_ok=True)
     there.unlink(missing_ok=True)
-    with os.fdopen(os.open(there, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    there.symlink_to(wanted)
 
 
 def _make(file: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pagewright.host import disk
 from pagewright.host.errors import PagewrightError, SourceError
 from pagewright.host.lock import lock
-from pagewright.host.packages import DOWNLOAD_OPTIONS
+from pagewright.host.packages import DOWNLOAD_OPTIONS, offered
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
 from pagewright.host.scratch import claim, prune, scratch
@@ -58,7 +58,7 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
     Raises:
         SourceError: apt does not know the package, or no such version, or its lists are old.
     """
-    versions = _offered(package)
+    versions = offered(package)
     if not versions:
         raise SourceError(
             f"apt does not know the package {package}",
@@ -105,19 +105,12 @@ def newer(package: str, taken: str) -> str:
         package: the package.
         taken: the version that `candidate` chose.
     """
-    versions = _offered(package)
+    versions = offered(package)
     if os.environ.get(VARIABLE) or not versions:
         return ""
     # Lists that apt has from before know of older ones only.
     later = ["dpkg", "--compare-versions", versions[0], "gt", taken]
     return versions[0] if subprocess.run(later, check=False).returncode == 0 else ""
-
-
-def _offered(package: str) -> list[str]:
-    """Return the versions of a package that apt offers, the newest first."""
-    rows = [line.split("|") for line in run(["apt-cache", "madison", package]).splitlines()]
-    # The same version may come from two places.
-    return list(dict.fromkeys(row[1].strip() for row in rows if len(row) == 3))
 
 
 def _numbers(version: str) -> list[int]:
