@@ -59,13 +59,10 @@ def kconfig_folder(tmp_path_factory):
 
 
 # Those that start from a configuration of Debian take a package, and are looked at in test_deb.py.
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name == "system-4k" else pytest.param(name, marks=pytest.mark.full)
-        for name in recipes.names(SPACE)
-        if not recipes.recipe(SPACE, name).debian
-    ],
+    [name for name in recipes.names(SPACE) if not recipes.recipe(SPACE, name).debian],
 )
 def test_a_configuration_has_what_its_fragments_ask_for(name, kconfig_folder):
     """No everyday test compiles the other kernels."""

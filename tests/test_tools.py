@@ -2563,11 +2563,17 @@ def test_in_a_guest_with_all_features(machine, overlay):
     again = ask_status(guest)[1]["atomic-write-fault"]["figures"]["atomic_write_faults"]
     assert again >= counted + 256
 
+    assert guest.warnings() == ""
+
+
+@pytest.mark.full
+def test_all_commands_in_a_guest_and_what_a_user_is_told(machine, overlay):
+    guest = machine("patched-4k", overlay=overlay, append="hugepages=16")
     for words in ("map", "advise", "export", "watch 0.1 2"):
         assert ask(guest, words)[0] == 0
 
     guest.check("echo 1 >/proc/sys/kernel/dmesg_restrict")
-    code, found = ask_status(guest, USER)
+    found = ask_status(guest, USER)[1]
     assert {found[name]["state"] for name in FEATURES} <= {"on", "unknown"}
     assert "/dev/kmsg" in [missed["path"] for missed in found[""]["unreadable"]]
     must_equal_what_the_guest_says(guest, found)

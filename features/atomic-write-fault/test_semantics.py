@@ -47,6 +47,7 @@ def all_run(usual: Callable[[Machine], bool], guest_program) -> Callable[[Machin
     return run
 
 
+@pytest.mark.full
 def test_semantics(machine: Boot, all_run: Callable[[Machine], None]) -> None:
     all_run(machine(smp=2))
 

@@ -16,6 +16,7 @@ SPACE = workspace.find()
 
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
+    pytest.mark.full,
     pytest.mark.long,
 ]
 
@@ -39,7 +40,7 @@ def measured(part: str, *sides: str, cpu: str = DEFAULT_CPU) -> dict[str, dict[s
 # The linear map of the first is split live, that of the second in pauses.
 @pytest.fixture(
     scope="module",
-    params=[DEFAULT_CPU, pytest.param(LEVEL_0_CPU, marks=pytest.mark.full)],
+    params=[DEFAULT_CPU, LEVEL_0_CPU],
     ids=["live", "paused"],
 )
 def cpu(request):
@@ -53,7 +54,6 @@ def at_boot(cpu):
     return measured("boot", cpu=cpu)
 
 
-@pytest.mark.full
 def test_tables_take_no_more_memory_than_with_rodata_on(at_boot):
     total = at_boot["MemTotal"]
     gained = {side: kilobytes - total["base"] for side, kilobytes in total.items()}
@@ -79,7 +79,6 @@ def test_boot_takes_no_more_instructions_than_with_rodata_on(at_boot, cpu):
     assert is_less_work(boot), boot
 
 
-@pytest.mark.full
 def test_folding_undoes_what_modules_split():
     values = measured("leaves")
     kilobytes = {
@@ -100,7 +99,6 @@ def test_folding_undoes_what_modules_split():
         assert values[f"fold {level}"]["no folding"] == 0
 
 
-@pytest.mark.full
 def test_programs_take_about_as_many_instructions(subtests):
     """Loading modules splits and folds; what else runs does not notice."""
     values = measured("programs", "base", "patched")
@@ -112,7 +110,6 @@ def test_programs_take_about_as_many_instructions(subtests):
             assert abs(counts["patched"] / counts["base"] - 1) < 0.03
 
 
-@pytest.mark.full
 def test_large_leaves_miss_less():
     """For each geometry of TLBs; as little as with blocks and less protection."""
     experiment = measure.load(SPACE, "tlb-reach")

@@ -192,6 +192,7 @@ def test_kfence_from_boot_on(own_blocks, build):
     check_kfence(own_blocks(build, append="kfence.sample_interval=1"))
 
 
+@pytest.mark.full
 @builds
 def test_kfence_switched_on_late(own_blocks, build):
     place = own_blocks(build)
@@ -240,9 +241,10 @@ def test_plugged_memory_is_in_the_map(own_blocks, hotplug, build):
     assert place.warnings() == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("cpu", "contiguous"),
-    [(DEFAULT_CPU, True), pytest.param(LEVEL_0_CPU, False, marks=pytest.mark.full)],
+    [(DEFAULT_CPU, True), (LEVEL_0_CPU, False)],
     ids=["live", "paused"],
 )
 def test_plugged_memory_has_contiguous_ranges_where_blocks_are_split_live(

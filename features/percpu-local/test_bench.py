@@ -22,6 +22,7 @@ INSTRUCTIONS = {
 
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
+    pytest.mark.full,
     pytest.mark.long,
 ]
 
@@ -49,7 +50,6 @@ def operations():
     return of_their_own(measured("operations"))
 
 
-@pytest.mark.full
 def test_an_operation_is_a_few_instructions(operations):
     assert set(operations) == set(INSTRUCTIONS)
     for name, values in operations.items():
@@ -61,14 +61,12 @@ def test_an_operation_is_a_few_instructions(operations):
         assert operations[name]["off"] <= operations[name]["base"] + 2, name
 
 
-@pytest.mark.full
 def test_a_choice_that_computes_the_address_takes_one_instruction_less():
     """With Clang, which makes a stack frame for all that may call the scheduler, but for a read."""
     found = of_their_own(measured("operations-clang", quick=False))
     assert found["read 8"]["Clang"] == INSTRUCTIONS["read 8"] - 1
 
 
-@pytest.mark.full
 def test_workloads_count_kernel_and_programs():
     figures = measured("workloads-4")
     for (group, name), values in figures.items():
@@ -80,7 +78,6 @@ def test_workloads_count_kernel_and_programs():
     assert kernel["patched"] < kernel["base"]
 
 
-@pytest.mark.full
 def test_the_counts_are_those_of_icount():
     """Kernel and programs together are what the virtual counter says."""
     loop = "busybox sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done'"
