@@ -17,6 +17,7 @@ from page_sizes import PAGES_16K, PAGES_64K
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
+from pagewright.machine.options import MTE
 
 pytestmark = pytest.mark.long
 
@@ -178,3 +179,17 @@ def test_larger_base_pages(
     if options is CAN_GO_OFFLINE:
         place.check(MOVABLE)
     optimised_program(place, build, f"{TESTS}/{program.format(size=size)}")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["seamless", "pause"])
+def test_memory_tags_are_not_noted_in_read_only_struct_pages(machine, guest_program, mode):
+    """KVM wrote to them where no guest with MTE can have a hugetlb page, but its slots can."""
+    place = machine(
+        "patched-kvm-4k",
+        smp=2,
+        virtualization=True,
+        extra_args=MTE,
+        append=f"hugetlb_free_vmemmap=on hugetlb_vmemmap={mode}",
+    )
+    guest_program(place, f"{TESTS}/vmemmap_mte", may_skip=())

@@ -15,7 +15,7 @@ from percpu_layout import AREAS, LOCAL, RANGES
 from pagewright.host import workspace
 from pagewright.kernel import recipes
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import MTE
+from pagewright.machine.options import LEVEL_0_CPU, MTE
 
 pytestmark = pytest.mark.long
 
@@ -98,6 +98,19 @@ def test_where_the_linear_map_cannot_be_changed(machine, append):
     place = machine(smp=2, append=f"{KUNIT} {append}")
     passes_its_suites(place)
     passes_again(place, "writable")
+
+
+@pytest.mark.full
+def test_top_levels_are_protected_later_if_no_cpu_can_be_paused(machine):
+    """Where blocks of the linear map are split in pauses, they are for this."""
+    fail = "fail_cpu_pause=1,100,0,-1"
+    place = machine(smp=2, cpu=LEVEL_0_CPU, append=f"{KUNIT} {fail}")
+    assert "some top levels stay writable for now (error -16)" in place.console()
+    place.check("echo 0 >/sys/kernel/debug/fail_cpu_pause/probability")
+    place.check("until dmesg | grep 'all top levels are protected now'; do sleep 1; done")
+    # The log has each injected fault.
+    place.check("dmesg -c >/dev/null")
+    passes_again(place)
 
 
 def test_switched_off_it_is_as_without(machine):

@@ -501,6 +501,12 @@ static bool should_fail_pause(void)
 	return should_fail(&fail_cpu_pause, 1);
 }
 
+static int __init setup_fail_cpu_pause(char *text)
+{
+	return setup_fault_attr(&fail_cpu_pause, text);
+}
+__setup("fail_cpu_pause=", setup_fail_cpu_pause);
+
 static int __init init_fault_injection(void)
 {
 	fault_create_debugfs_attr("fail_cpu_pause", NULL, &fail_cpu_pause);

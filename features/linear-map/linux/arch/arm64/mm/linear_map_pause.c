@@ -42,6 +42,7 @@
 
 #include <kunit/static_stub.h>
 
+#include <linux/capability.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
@@ -128,6 +129,10 @@ static struct turns pause_turns = {
  * for longer than a pause waits. So a pause that fails is tried again: for about a second in
  * all if a CPU does not take the interrupt, as only the first try waits for that. If a CPU is
  * half way on or off line each try waits for 2 s, and all of them take almost 9 s.
+ *
+ * A task without privileges has one try. It may ask for such splits as often as it likes, and may
+ * be the one that keeps a CPU from taking the interrupt; its caller has locks that others want,
+ * as the allocator of BPF programs has. It waits when it returns to user space, where it has none.
  */
 unsigned int linear_map_pause_tries = 4;
 #define RETRY_NS	(250 * NSEC_PER_MSEC)
@@ -520,7 +525,8 @@ static int split_ranges(next_range_fn *next, const void *what, const struct desc
 int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp)
 {
-	unsigned int tries = 1, taken;
+	bool privileged = has_capability_noaudit(current, CAP_SYS_ADMIN);
+	unsigned int tries = privileged ? linear_map_pause_tries : 1, taken;
 	unsigned long pauses, flushes, turn;
 	bool must_wait = false;
 	LIST_HEAD(tables);
@@ -546,7 +552,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			 * as many tables again as that plan took.
 			 */
 			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
-		} else if (ret == -EBUSY && tries++ < linear_map_pause_tries) {
+		} else if (ret == -EBUSY && --tries) {
 			cpu_pause_sleep(RETRY_NS);
 			ret = 0;
 		} else {
@@ -556,6 +562,10 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 
 	free_split_tables(&tables);
 
+	if (ret == -EBUSY && !privileged) {
+		must_wait = true;
+		turn = jiffies + nsecs_to_jiffies(RETRY_NS);
+	}
 	if (must_wait)
 		wait_later(turn);
 

@@ -48,6 +48,7 @@
 #include <linux/mm.h>
 #include <linux/percpu-local.h>
 #include <linux/pgtable.h>
+#include <linux/workqueue.h>
 
 #include <asm/mmu_context.h>
 #include <asm/numa.h>
@@ -708,20 +709,14 @@ void percpu_local_sync_second_level(void)
 	isb();
 }
 
-/**
- * percpu_local_protect() - nobody writes to the blocks from here on
- *
- * Nor to the array, which says what goes into TTBR1 when a CPU comes up. They are
- * all that is in their pages. Other tables of the kernel are writable, too.
- *
- * Context: end of boot, may sleep.
+/*
+ * Make the blocks and the array read-only; what is so already stays as it is. Each of them may take
+ * a pause of all CPUs, and one that cannot be had takes a second: so end with the first.
  */
-void percpu_local_protect(void)
+static int protect(void)
 {
 	unsigned int cpu;
-
-	if (!enabled)
-		return;
+	int ret;
 
 	for_each_possible_cpu(cpu) {
 		void *block = (void *)tables[cpu].pgd - PAGES_BELOW * PAGE_SIZE;
@@ -729,11 +724,51 @@ void percpu_local_protect(void)
 		/* The others that share a block are further up in its pages. */
 		if (!PAGE_ALIGNED(block))
 			continue;
-		if (set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1))
-			pr_warn("CPU %u's top level stays writable\n", cpu);
+		ret = set_linear_map_ro((unsigned long)block, PAGES_BELOW + 1);
+		if (ret)
+			return ret;
 	}
-	if (set_linear_map_ro((unsigned long)tables, size_of_tables() / PAGE_SIZE))
-		pr_warn("the list of top levels stays writable\n");
+
+	return set_linear_map_ro((unsigned long)tables, size_of_tables() / PAGE_SIZE);
+}
+
+/* Until all are read-only: entries are written through the fixmap, whatever they are. */
+#define PROTECT_AGAIN	(10 * HZ)
+static void protect_again(struct work_struct *work);
+static DECLARE_DELAYED_WORK(protect_work, protect_again);
+
+static void protect_again(struct work_struct *work)
+{
+	if (protect())
+		schedule_delayed_work(&protect_work, PROTECT_AGAIN);
+	else
+		pr_info("all top levels are protected now\n");
+}
+
+/**
+ * percpu_local_protect() - nobody writes to the blocks from here on
+ *
+ * Nor to the array, which says what goes into TTBR1 when a CPU comes up. They are
+ * all that is in their pages. Other tables of the kernel are writable, too.
+ *
+ * Where that fails, as no memory or no pause of the other CPUs can be had, a
+ * worker tries it again.
+ *
+ * Context: end of boot, may sleep.
+ */
+void percpu_local_protect(void)
+{
+	int ret;
+
+	if (!enabled)
+		return;
+
+	ret = protect();
+	if (!ret)
+		return;
+
+	pr_warn("some top levels stay writable for now (error %d)\n", ret);
+	schedule_delayed_work(&protect_work, PROTECT_AGAIN);
 }
 
 /* Make @copies differ from @entries on the path to the local region only. */
