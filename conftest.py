@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -96,7 +97,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register our markers, and have results written wherever tests are run."""
     config.addinivalue_line("markers", "full: slow and wide; runs only with --full")
-    config.addinivalue_line("markers", "long: takes long, and therefore begins early")
+    config.addinivalue_line("markers", "long(minutes): takes long, and therefore begins early")
     runs_tests = not any(config.getoption(name, None) for name in _RUNS_NO_TEST)
     if runs_tests and config.getoption("xmlpath", "") is None:
         config.option.xmlpath = str(results_file(config))
@@ -170,15 +171,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what only --full runs or --resume need not, and begin with what takes long.
 
     With several workers (pytest-xdist's --dist loadfile) all tests of a file go to one of them,
-    because they may share machines; the last file to end should not be a long one.
+    because they may share machines; the last file to end should not be a long one. So files
+    begin in the order of the minutes that `long` says of their tests, about, in `make test`.
     """
     if not config.getoption("--full"):
         _take_away(config, items, lambda item: item.get_closest_marker("full"))
     if config.getoption("--resume") and (passed := config.stash[_PASSED]):
         config.stash[_LEFT_OUT] = [item.nodeid for item in items if item.nodeid in passed.tests]
         _take_away(config, items, lambda item: item.nodeid in passed.tests)
-    begin_early = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: item.path not in begin_early)
+    minutes: dict[Path, float] = defaultdict(float)
+    for item in items:
+        for mark in item.iter_markers("long"):
+            minutes[item.path] = max(minutes[item.path], *mark.args)
+    items.sort(key=lambda item: -minutes[item.path])
 
 
 def results_file(config: pytest.Config) -> Path:

@@ -156,6 +156,18 @@ def test_a_run_ends_with_what_took_longest(tmp_path):
     assert "slowest 10 durations" in child.stdout
 
 
+def test_what_takes_longest_begins_first(tmp_path):
+    """All tests of a file are for one worker, and the last one to end should not be a long one."""
+    head = "import pytest\n"
+    for name, mark in (("a", ""), ("b", "@pytest.mark.long(1)\n"), ("c", "@pytest.mark.long(2)\n")):
+        text = f"{head}def test_first():\n    pass\n{mark}def test_second():\n    pass\n"
+        (tmp_path / f"test_{name}.py").write_text(text)
+    command = suites.command(tmp_path, "--collect-only", tmp_path)
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [line.split("::")[0] for line in shown.splitlines() if "::" in line]
+    assert files == [f"test_{name}.py" for name in "ccbbaa"]
+
+
 def test_results_go_where_the_user_says(tmp_path):
     given = f"--junit-xml={tmp_path / 'mine.xml'}"
     subprocess.run(small_suite(tmp_path, given), cwd=ROOT, capture_output=True, check=False)

@@ -29,7 +29,7 @@ from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence, server
 from pagewright.machine.options import LEVEL_0_CPU
 
-pytestmark = [pytest.mark.full, pytest.mark.long]
+pytestmark = [pytest.mark.full, pytest.mark.long(30)]
 
 SPACE = workspace.find()
 SMALL_FLAVOUR = "system-4k"

@@ -18,7 +18,7 @@ from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(5)
 
 SPACE = workspace.find()
 SUITES = [suite for feature in SPACE.features() for suite in feature.kunit_suites]

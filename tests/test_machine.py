@@ -21,7 +21,10 @@ from pagewright.machine.options import MachineOptions
 
 BUILD = "base-4k"
 
-pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="these tests are of QEMU")
+pytestmark = [
+    pytest.mark.skipif("config.getoption('lg_env')", reason="these tests are of QEMU"),
+    pytest.mark.long(2),
+]
 
 
 @pytest.fixture(scope="module")

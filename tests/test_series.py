@@ -18,7 +18,7 @@ from pagewright.host.run import run
 from pagewright.kernel import build, recipes, series, source, tree
 from pagewright.kernel.checks import EXCEPTION_TABLE, checkpatch, known_complaints
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(1)
 
 SPACE = workspace.find()
 FEATURES = SPACE.features()

@@ -151,6 +151,7 @@ def test_complaints_count_places():
     assert complaints(twice, TREE) - complaints(once, TREE) == {("mm/a.c", "dubious: !x"): 1}
 
 
+@pytest.mark.long(4)
 def test_w1_and_sparse_say_no_more_than_of_the_base():
     """New files must be silent; of hooked files no more may be said than without our hooks."""
     patched, base = build.ensure(SPACE, "patched-4k"), build.ensure(SPACE, "base-4k")

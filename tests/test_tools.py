@@ -2546,6 +2546,7 @@ def must_equal_what_the_guest_says(guest: Machine, found: dict[str, Any]) -> Non
     assert figures["splits"] == splits
 
 
+@pytest.mark.long(1)
 def test_in_a_guest_with_all_features(machine, overlay):
     guest = machine("patched-4k", overlay=overlay, append="hugepages=16")
     code, found = ask_status(guest)

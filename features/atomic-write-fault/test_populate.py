@@ -25,7 +25,7 @@ from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
 from pagewright.machine.machine import Machine
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(2)
 
 POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
 OFF = "arm64.atomic_write_fault=0"

@@ -15,7 +15,7 @@ import pytest
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(2)
 
 TESTS = "/usr/lib/tests/atomic-write-fault"
 SEMANTICS = f"{TESTS}/semantics"

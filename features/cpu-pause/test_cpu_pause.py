@@ -18,7 +18,7 @@ from pagewright.machine import klog, virtual_cpus
 from pagewright.machine.options import LEVEL_0_CPU
 from pagewright.machine.strict import link_address
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(2)
 
 SUITE = "/sys/kernel/debug/kunit/cpu_pause"
 SYSFS = "/sys/kernel/cpu_pause"

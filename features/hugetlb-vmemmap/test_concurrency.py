@@ -19,7 +19,7 @@ from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(1)
 
 TESTS = "/usr/lib/tests/hugetlb-vmemmap"
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"

@@ -22,7 +22,7 @@ from pagewright.machine.free_memory import free_memory
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(4)
 
 MODES = ("pause", "seamless")
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"

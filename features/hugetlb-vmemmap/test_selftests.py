@@ -12,7 +12,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.machine.machine import Machine
 from pagewright.results.kselftest import SelftestRun, run_in
 
-pytestmark = [pytest.mark.full, pytest.mark.long]
+pytestmark = [pytest.mark.full, pytest.mark.long(10)]
 
 Boot = Callable[..., Machine]
 

@@ -17,7 +17,7 @@ SPACE = workspace.find()
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
     pytest.mark.full,
-    pytest.mark.long,
+    pytest.mark.long(5),
 ]
 
 

@@ -23,7 +23,7 @@ from pagewright.machine import klog
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU
 
-pytestmark = [pytest.mark.full, pytest.mark.long]
+pytestmark = [pytest.mark.full, pytest.mark.long(60)]
 
 SECONDS = 600
 MIB = 1 << 20

@@ -24,7 +24,7 @@ from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, UNLISTED_CPU
 from pagewright.machine.strict import link_address
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(3)
 
 MIB = 1 << 20
 LEVEL_2 = DEFAULT_CPU

@@ -17,7 +17,7 @@ from settled import settled_leaves, wait_until
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, MTE, UNLISTED_CPU
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(2)
 
 TESTS = "/usr/lib/tests/linear-map"
 MIB = 1 << 20

@@ -23,7 +23,7 @@ INSTRUCTIONS = {
 pytestmark = [
     pytest.mark.skipif("config.getoption('lg_env')", reason="counts instructions in QEMU"),
     pytest.mark.full,
-    pytest.mark.long,
+    pytest.mark.long(2),
 ]
 
 

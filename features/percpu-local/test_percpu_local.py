@@ -17,7 +17,7 @@ from pagewright.kernel import recipes
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU, MTE
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(2)
 
 RESULTS = "/sys/kernel/debug/kunit"
 KUNIT = "kunit.enable=1 kunit.filter_glob=percpu*"

@@ -21,7 +21,7 @@ from pagewright.machine.options import MTE
 from pagewright.results import ktap
 from pagewright.results.subtests import report
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(1)
 
 SPACE = workspace.find()
 
