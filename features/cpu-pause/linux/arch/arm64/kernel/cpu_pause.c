@@ -58,6 +58,8 @@
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
  * what would break without each part.
  */
+/* Where branches are profiled, likely() calls what may not run in a pause. */
+#define DISABLE_BRANCH_PROFILING
 #define pr_fmt(fmt) "cpu_pause: " fmt
 
 #include <linux/arm_sdei.h>

@@ -27,7 +27,7 @@ module_param(rounds, uint, 0644);
 MODULE_PARM_DESC(rounds, "How many pauses a stress test asks for");
 
 /* What every CPU counts up, as fast as it can, in one of the contexts below. */
-static DEFINE_PER_CPU_ALIGNED(unsigned long, progress);
+static DEFINE_PER_CPU_ALIGNED(unsigned long, pause_test_progress);
 
 /* How a CPU counts: the pause has to reach it in each. */
 enum context { PREEMPTIBLE, PREEMPT_OFF, IRQS_OFF, NR_CONTEXTS };
@@ -46,7 +46,7 @@ static int count_up(void *arg)
 			local_irq_save(flags);
 
 		for (i = 0; i < 100; i++)
-			this_cpu_inc(progress);
+			this_cpu_inc(pause_test_progress);
 
 		if (context == PREEMPT_OFF)
 			preempt_enable();
@@ -108,7 +108,7 @@ static unsigned long others_progress(void)
 
 	for_each_possible_cpu(cpu)
 		if (cpu != raw_smp_processor_id())
-			sum += READ_ONCE(per_cpu(progress, cpu));
+			sum += READ_ONCE(per_cpu(pause_test_progress, cpu));
 
 	return sum;
 }

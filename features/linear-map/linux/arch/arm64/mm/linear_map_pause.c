@@ -38,6 +38,8 @@
  * The linear map has no contiguous ranges where it is split like this. The entries of one
  * in use could not have their permission changed one by one either.
  */
+/* Where branches are profiled, likely() calls what may not run in a pause. */
+#define DISABLE_BRANCH_PROFILING
 #define pr_fmt(fmt) "linear map: " fmt
 
 #include <kunit/static_stub.h>
