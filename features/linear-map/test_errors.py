@@ -36,7 +36,9 @@ def unexpected_in(place: Machine) -> str:
 
 
 @pytest.mark.parametrize(
-    "tests", ["-t of_taking_secret_memory", pytest.param("", marks=pytest.mark.full)]
+    "tests",
+    ["-t of_taking_secret_memory", pytest.param("", marks=pytest.mark.full)],
+    ids=["secret-memory", "all"],
 )
 def test_failed_allocations_change_nothing(own_blocks, guest_program, tests):
     program = f"{TESTS}/errors {tests}"
