@@ -565,8 +565,12 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	free_split_tables(&tables);
 
 	if (ret == -EBUSY && !privileged) {
+		unsigned long retry = jiffies + nsecs_to_jiffies(RETRY_NS);
+
+		/* A full plan may have had a pause before the one that failed. */
+		if (!must_wait || time_before(turn, retry))
+			turn = retry;
 		must_wait = true;
-		turn = jiffies + nsecs_to_jiffies(RETRY_NS);
 	}
 	if (must_wait)
 		wait_later(turn);
@@ -828,7 +832,10 @@ static const struct attribute_group pause_group = {
 static int __init init_sysfs(void)
 {
 	if (linear_map_by_access_flag && !linear_map_can_use_access_flag())
-		pr_warn("arm64.linear_map=af: not all CPUs set access flags; there are pauses alone\n");
+		pr_warn("arm64.linear_map=af: %s; there are pauses alone\n",
+			IS_ENABLED(CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG) ?
+			"not all CPUs set access flags" :
+			"this kernel has no ARM64_LINEAR_MAP_ACCESS_FLAG");
 
 	return linear_map_is_paused() ? sysfs_create_group(mm_kobj, &pause_group) : 0;
 }

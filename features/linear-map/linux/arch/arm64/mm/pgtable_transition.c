@@ -57,6 +57,7 @@
 
 #include <linux/atomic.h>
 #include <linux/debugfs.h>
+#include <linux/export.h>
 #include <linux/hash.h>
 #include <linux/init.h>
 #include <linux/kstrtox.h>
@@ -71,13 +72,14 @@
 
 #include "pgtable_transition.h"
 
-DEFINE_STATIC_KEY_FALSE(pgtable_transition_key);
-
 /*
  * Set when all of the static branch is in place. Enabling it patches the kernel's text
  * through the fixmap, and meanwhile some callers report and others do not.
  */
 static bool checking __ro_after_init;
+
+DEFINE_STATIC_KEY_FALSE(pgtable_transition_key);
+EXPORT_SYMBOL_GPL(pgtable_transition_key);
 
 /* How many callers keep all other CPUs away from what they change. */
 static atomic_t paused = ATOMIC_INIT(0);
@@ -455,6 +457,8 @@ static const char *change_error(u64 old, u64 new, unsigned int shift)
  * @new: what is to replace it; one of them is valid
  * @shift: the entry maps 1 << @shift bytes
  *
+ * It is exported, as modules may use the inline functions that call it, such as set_pte_at().
+ *
  * Context: any.
  */
 void __check_pgtable_transition(const void *entry, u64 old, u64 new, unsigned int shift)
@@ -498,6 +502,7 @@ void __check_pgtable_transition(const void *entry, u64 old, u64 new, unsigned in
 	if (error)
 		report_pgtable_transition(entry, old, new, shift, error);
 }
+EXPORT_SYMBOL_GPL(__check_pgtable_transition);
 
 /**
  * check_pgtable_paused_transition() - check break-before-make that is done in a pause
@@ -537,6 +542,7 @@ void __pgtable_transition_tlbi(void)
 		report_pgtable_transition(left, READ_ONCE(*left), READ_ONCE(*left), PAGE_SHIFT,
 					  "contiguous range is left half written");
 }
+EXPORT_SYMBOL_GPL(__pgtable_transition_tlbi);
 
 /**
  * pgtable_transition_pause() - from now on only this CPU can see page-table changes

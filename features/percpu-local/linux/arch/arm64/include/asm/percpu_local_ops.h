@@ -221,17 +221,20 @@ enum __pcp_form { __PCP_CLASSIC, __PCP_LLSC, __PCP_LSE };
  * Is the local form chosen, which takes @cap? Then @addr is set. Where the
  * compiler knows an asm goto with an output, the instruction that replaces the
  * branch computes the address. Otherwise it is a NOP, and the compiler adds
- * the AND.
+ * the AND. With outputs, some releases of GCC do not take an asm goto for
+ * volatile unless it says so (see asm_goto_output(), which is never inline).
  */
 static __always_inline bool __pcp_is_local(const unsigned long cap, void *ptr,
 					   unsigned long *addr)
 {
 #ifdef CONFIG_CC_HAS_ASM_GOTO_OUTPUT
-	asm_inline goto(ALTERNATIVE("b	%l[classic]", __PCP_LOCAL_AND, %[cap])
-			: [addr] "=r" (*addr)
-			: [ptr] "r" (ptr), [mask] "i" (~PERCPU_LOCAL_BIT),
-			  [cap] "i" (cap)
-			: : classic);
+	asm_inline volatile goto(ALTERNATIVE("b	%l[classic]",
+					     __PCP_LOCAL_AND, %[cap])
+				 : [addr] "=r" (*addr)
+				 : [ptr] "r" (ptr),
+				   [mask] "i" (~PERCPU_LOCAL_BIT),
+				   [cap] "i" (cap)
+				 : : classic);
 
 	return true;
 classic: __pcp_cold;
@@ -254,14 +257,15 @@ static __always_inline enum __pcp_form __pcp_rmw_form(void *ptr,
 {
 #ifdef CONFIG_PREEMPT_COUNT
 #ifdef CONFIG_CC_HAS_ASM_GOTO_OUTPUT
-	asm_inline goto(ALTERNATIVE_2("b	%l[classic]",
-				      "b	%l[llsc]", %[local],
-				      __PCP_LOCAL_AND, %[lse])
-			: [addr] "=r" (*addr)
-			: [ptr] "r" (ptr), [mask] "i" (~PERCPU_LOCAL_BIT),
-			  [local] "i" (ARM64_HAS_PERCPU_LOCAL),
-			  [lse] "i" (ARM64_HAS_PERCPU_LOCAL_LSE)
-			: : classic, llsc);
+	asm_inline volatile goto(ALTERNATIVE_2("b	%l[classic]",
+					       "b	%l[llsc]", %[local],
+					       __PCP_LOCAL_AND, %[lse])
+				 : [addr] "=r" (*addr)
+				 : [ptr] "r" (ptr),
+				   [mask] "i" (~PERCPU_LOCAL_BIT),
+				   [local] "i" (ARM64_HAS_PERCPU_LOCAL),
+				   [lse] "i" (ARM64_HAS_PERCPU_LOCAL_LSE)
+				 : : classic, llsc);
 #else
 	asm_inline goto(ALTERNATIVE_2_CB("b	%l[classic]",
 					 "b	%l[llsc]", %[local],
