@@ -734,15 +734,27 @@ static int protect(void)
 	return set_linear_map_ro((unsigned long)tables, size_of_tables() / PAGE_SIZE);
 }
 
-/* Until all are read-only: entries are written through the fixmap, whatever they are. */
-#define PROTECT_AGAIN	(10 * HZ)
+/*
+ * Until all are read-only: entries are written through the fixmap, whatever they are. What keeps
+ * pauses from being had may stay, as a CPU that is lost does, so each time it waits twice as long.
+ */
+#define PROTECT_AGAIN_MIN	(10 * HZ)
+#define PROTECT_AGAIN_MAX	(600 * HZ)
 static void protect_again(struct work_struct *work);
 static DECLARE_DELAYED_WORK(protect_work, protect_again);
+
+static void protect_later(void)
+{
+	static unsigned long delay = PROTECT_AGAIN_MIN;
+
+	queue_delayed_work(system_freezable_wq, &protect_work, delay);
+	delay = min(2 * delay, PROTECT_AGAIN_MAX);
+}
 
 static void protect_again(struct work_struct *work)
 {
 	if (protect())
-		schedule_delayed_work(&protect_work, PROTECT_AGAIN);
+		protect_later();
 	else
 		pr_info("all top levels are protected now\n");
 }
@@ -770,7 +782,7 @@ void percpu_local_protect(void)
 		return;
 
 	pr_warn("some top levels stay writable for now (error %d)\n", ret);
-	schedule_delayed_work(&protect_work, PROTECT_AGAIN);
+	protect_later();
 }
 
 /* Make @copies differ from @entries on the path to the local region only. */
