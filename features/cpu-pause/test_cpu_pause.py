@@ -194,7 +194,7 @@ def test_statistics_and_limit(machine):
 # What is called with the CPUs paused, of what is a function of its own. exchange_once() runs in no
 # pause, but may use as little memory as what does.
 IN_A_PAUSE = {
-    *("pause", "resume", "let_go", "cpu_pause_ipi", "smp_send_cpu_pause"),
+    *("stop_others", "let_go", "cpu_pause_ipi", "smp_send_cpu_pause"),
     *("__ipi_send_mask", "__ipi_send_single", "gic_broadcast_sgi", "cpu_logical_map"),
     *("cpu_pause_limit_reached", "cpu_pause_half_reached"),
     *("remap_paused", "split_paused", "change_entries", "exchange_once"),
@@ -214,7 +214,7 @@ def test_nothing_else_is_called_in_a_pause(space, tested, name):
         code = run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={function}", vmlinux])
         assert f"<{function}>:" in code
         called[function] = set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
-    assert called["pause"] == {"smp_send_cpu_pause"}
+    assert called["stop_others"] == {"smp_send_cpu_pause"}
     assert set().union(*called.values()) <= IN_A_PAUSE | CALLED_IN_A_PAUSE, called
 
 
@@ -367,6 +367,18 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     with pytest.raises(PagewrightError):
         place.check(pause, timeout=20)
     assert DEATHS["panic"] in place.console()
+
+
+@pytest.mark.full
+def test_a_cpu_is_taken_to_be_gone_where_firmware_cannot_say_so(machine):
+    """It is not asked for two seconds, and there are pauses afterwards."""
+    place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko no_affinity_info=1")
+    place.check("echo 0 >/sys/devices/system/cpu/cpu2/online")
+    assert place.read("/sys/kernel/cpu_pause/lost") == [""]
+    # QEMU's firmware does say so, and that was replaced; nor was a time-out waited for.
+    assert "CPU2 killed" not in place.console()
+    assert "may not have shut down cleanly" not in place.console()
 
 
 @pytest.mark.parametrize(

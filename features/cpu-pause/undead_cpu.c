@@ -2,26 +2,34 @@
 /*
  * While this module is loaded, no CPU that goes off line is known to be gone: what the kernel asks
  * of PSCI has timed out. A host that does not run the virtual CPU has it so.
+ *
+ * With no_affinity_info=1 it is firmware that does not know what the kernel asks it.
  */
 #include <linux/errno.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/ptrace.h>
+#include <uapi/linux/psci.h>
 
-static int time_out(struct kretprobe_instance *instance, struct pt_regs *regs)
+static bool no_affinity_info;
+module_param(no_affinity_info, bool, 0444);
+MODULE_PARM_DESC(no_affinity_info, "Firmware has no AFFINITY_INFO");
+
+static int answer(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
-	regs_set_return_value(regs, -ETIMEDOUT);
+	regs_set_return_value(regs, no_affinity_info ? PSCI_RET_NOT_SUPPORTED : -ETIMEDOUT);
 
 	return 0;
 }
 
 static struct kretprobe probe = {
-	.kp.symbol_name = "cpu_psci_cpu_kill",
-	.handler = time_out,
+	.handler = answer,
 };
 
 static int __init undead_cpu_init(void)
 {
+	probe.kp.symbol_name = no_affinity_info ? "psci_affinity_info" : "cpu_psci_cpu_kill";
+
 	return register_kretprobe(&probe);
 }
 module_init(undead_cpu_init);

@@ -7,8 +7,7 @@
  * every order in which the steps below can happen on three CPUs and looks for
  *
  *   - an access to the mapping while its entry is invalid            assert(entry_valid)
- *   - a change that begins while another CPU is not paused           assert(counted_right)
- *   - a CPU that leaves without being counted (any more)             assert(stopped > 0)
+ *   - a change that begins while another CPU is not paused           assert(all_paused)
  *   - two initiators at once                                         assert(initiators == 1)
  *   - a deadlock: a CPU that never leaves a pause, a pause that
  *     never completes, a stopper or a lock that is never served      invalid end state
@@ -56,11 +55,14 @@
  *
  *   NO_FAILING
  *            a pause is tried for ever
- *   NO_GIVE_UP, NO_BACK_OFF, NO_WAIT_FOR_LEAVING, NO_HOTPLUG_LOCK, NO_MUTEX, NO_ABANDON, NO_LOSS
+ *   NO_GIVE_UP, NO_BACK_OFF, NO_HOTPLUG_LOCK, NO_MUTEX, NO_ABANDON, NO_LOSS
  *            leave out what the name says
- *   COUNTER  the number of CPUs that have stopped is counted without the sequence number it
- *            is the count for: a CPU that has read seq, and is late, is counted for a pause
- *            that it will not stay for
+ *   NO_NUMBER
+ *            a CPU says that it has stopped, not for which pause, and takes that back when it
+ *            leaves, for which the initiator waits: a CPU that has read seq, and is late, is
+ *            taken to have stopped for a pause that it will not stay for
+ *   NO_WAIT_FOR_LEAVING
+ *            with NO_NUMBER: the initiator does not wait for that
  *   LEVEL_FLAG
  *            seq is a flag: only 0 and 1
  *   TRY_COUNTS
@@ -100,8 +102,7 @@
 /* --- The protocol's variables ---------------------------------------------------- */
 
 byte seq;			/* odd: a pause is requested or in progress */
-byte stopped_seq;		/* one word with the next: the value of seq it is for */
-byte stopped;			/* how many CPUs have stopped */
+byte stopped_for[CPUS];		/* by CPU: the value of seq that it has stopped for last */
 bool pause_sem;			/* held in each try, and while a CPU comes or goes */
 byte failed_tries;		/* in a row, of whichever initiator; protected by pause_sem */
 bool lost;			/* CPU 2 was given up when it had begun to run, or not gone */
@@ -134,7 +135,7 @@ bool preempt_off[CPUS];		/* thread() holds a spinlock */
 
 bool entry_valid = true;	/* false between break and make */
 bool paused[CPUS];		/* it is in the loop that waits for the end of a pause */
-bool counted_right = true;	/* when the change began, all others were paused */
+bool all_paused = true;	/* when the change began, all others were paused */
 byte initiators;		/* CPUs that have made seq odd and not yet even */
 bool panicked;			/* the initiator has; from there on nothing is promised but to stop */
 byte early_time_outs;
@@ -213,15 +214,22 @@ inline end_transition()
 #define BIT(cpu)	(1 << cpu)
 #define IN(set, cpu)	((set) & BIT(cpu))
 
-#define ALL_STOPPED	(stopped == IN(others, 0) + IN(others, 1) / 2 + IN(others, 2) / 4)
+#ifdef NO_NUMBER
+#define STOPPED(s)	1
+#else
+#define STOPPED(s)	(s)
+#endif
+
+#define HAS_STOPPED(cpu) (!IN(others, cpu) || stopped_for[cpu] == STOPPED(seq))
+#define ALL_STOPPED	(HAS_STOPPED(0) && HAS_STOPPED(1) && HAS_STOPPED(2))
 
 #define PAUSED(cpu)	(!IN(others, cpu) || paused[cpu])
 #define ALL_PAUSED	(PAUSED(0) && PAUSED(1) && PAUSED(2))
 
-#ifdef NO_WAIT_FOR_LEAVING
-#define ALL_LEFT	true
+#if defined(NO_NUMBER) && !defined(NO_WAIT_FOR_LEAVING)
+#define ALL_LEFT	(!stopped_for[0] && !stopped_for[1] && !stopped_for[2])
 #else
-#define ALL_LEFT	(stopped == 0)
+#define ALL_LEFT	true
 #endif
 
 inline send_ipi(cpu)
@@ -272,7 +280,6 @@ inline back_off()
 
 inline let_go()
 {
-	stopped_seq = NEXT(stopped_seq);
 	seq = NEXT(seq)
 }
 
@@ -283,13 +290,7 @@ inline try_pause(sleeps)
 	THREAD(true,
 		initiators++;
 		assert(initiators == 1);
-#ifndef COUNTER
-		stopped = 0;
-#endif
-		stopped_seq = NEXT(seq)
-	);
-	THREAD(true,
-		seq = stopped_seq;
+		seq = NEXT(seq);
 		assert(seq < SEQ_LIMIT)
 	);
 	THREAD(true,
@@ -316,7 +317,7 @@ inline try_pause(sleeps)
 	if
 	:: gave_up == NOT ->
 		/* Break, invalidate the TLB, and make. */
-		atomic { counted_right = ALL_PAUSED; assert(counted_right) };
+		atomic { all_paused = ALL_PAUSED; assert(all_paused) };
 		entry_valid = false;
 #ifdef CRASH
 		if
@@ -412,21 +413,17 @@ end:	do
 		if
 		:: s % 2 == 0		/* spurious, or late */
 		:: else ->
-#ifdef COUNTER
-			atomic { ACCESS; stopped++; paused[me] = true };
-#else
-			/* compare-and-swap */
-			if
-			:: atomic { stopped_seq == s -> ACCESS; stopped++; paused[me] = true }
-			:: stopped_seq != s -> goto out
-			fi;
-#endif
+			atomic { ACCESS; stopped_for[me] = STOPPED(s); paused[me] = true };
 			/* From here, only seq is read, which is in the kernel image. */
 			atomic { seq != s -> paused[me] = false };
 			/* ISB */
-			atomic { ACCESS; assert(stopped > 0); stopped-- }
+#ifdef NO_NUMBER
+			atomic { ACCESS; stopped_for[me] = 0 }
+#else
+			ACCESS
+#endif
 		fi;
-out:		atomic { s = 0; in_ipi[me] = false }
+		atomic { s = 0; in_ipi[me] = false }
 
 	:: atomic {
 		TAKES_IPI(me) && !in_ipi[me] && stop_ipi[me] ->

@@ -9,28 +9,28 @@
  * an interrupt takes each CPU into a loop in the kernel's image, where it waits for one
  * word of memory to change. With pseudo-NMI it is an NMI.
  *
- * The protocol has two variables. pause_seq is odd while a pause is asked for or lasts;
- * stopped counts who has stopped, next to the sequence number that it is the count for.
+ * The protocol has a sequence number, which is odd while a pause is asked for or lasts, and
+ * for each CPU the number of the pause that it has stopped for last.
  *
  *	initiator				every other CPU
  *	---------				---------------
  *	mask everything
- *	stopped = (pause_seq + 1, 0)
- *	pause_seq++ (odd)
- *	send the interrupt		->	seq = pause_seq; if even, return
- *	wait until stopped is			if stopped is (seq, n), make it (seq, n + 1),
- *	  (pause_seq, number of others)		  or else return
- *	change what is to be changed		wait until pause_seq is not seq
- *	stopped = (pause_seq + 1, same)
- *	pause_seq++ (even)		->
- *	wait until stopped is (.., 0)	<-	stopped = (.., n - 1)
+ *	pause.seq++ (odd)
+ *	send the interrupt		->	seq = pause.seq; if even, return
+ *	wait until stopped_for[] of each	stopped_for[cpu] = seq
+ *	  of them is pause.seq
+ *	change what is to be changed		wait until pause.seq is not seq
+ *	pause.seq++ (even)		->
  *	unmask
  *
  * - The interrupt may be late, early or doubled: it is shared with the backtrace. It is
- *   pause_seq that counts, and nobody can stop twice for the same value of it.
- * - A CPU may see an odd pause_seq and go on only when that pause was given up, or another
- *   has begun. It must not be counted then; hence the number next to the count.
- * - All have left before the next pause begins.
+ *   pause.seq that counts, and nobody can stop twice for the same value of it.
+ * - A CPU may see an odd pause.seq and go on only when that pause was given up, or another
+ *   has begun. It must not be taken to have stopped for that one, as it leaves at once. Hence it
+ *   says which pause it has stopped for, and not that it has stopped. For the same reason nobody
+ *   has to wait until all have left.
+ * - Each CPU writes a word of its own. Were there a count of all, CPUs that arrive together
+ *   would contend for it: with compare-and-swap, the more the longer they take for each.
  * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for a
  *   CPU that has stopped already: for a lock that one holds, or in stop_machine() and
  *   stop_two_cpus(), whose threads walk through their states in lock step. Hence the
@@ -84,6 +84,7 @@
 #include <linux/ratelimit.h>
 #include <linux/sched.h>
 #include <linux/semaphore.h>
+#include <linux/sizes.h>
 #include <linux/smp.h>
 #include <linux/stop_machine.h>
 #include <linux/sysfs.h>
@@ -99,13 +100,17 @@
 #define CREATE_TRACE_POINTS
 #include <trace/events/cpu_pause.h>
 
-/* Every paused CPU waits on this word, so it has a cache line of its own. */
-static u32 pause_seq ____cacheline_aligned;
+/*
+ * Every paused CPU waits on this word, and wakes when anything in its cache line is written. So
+ * nothing else is, whose lines are of 256 bytes at most (A64FX). 64 bits never wrap: a CPU that
+ * was off line for long cannot be taken for one that has stopped.
+ */
+static struct {
+	u64 seq;
+} __aligned(SZ_256) pause;
 
-/* The sequence number in the upper half, the count in the lower one. */
-static atomic64_t stopped ____cacheline_aligned = ATOMIC64_INIT(0);
-
-#define NEXT_SEQ	BIT_ULL(32)
+/* By CPU. Not per-CPU data, which paused CPUs and the initiator may have no translation for. */
+static u64 stopped_for[NR_CPUS] __aligned(SZ_256);
 
 /* The CPU that runs cpu_pause_run(), with everything masked; or -1. */
 static int pause_initiator = -1;
@@ -189,6 +194,9 @@ static cpumask_t lost_cpus;
 /* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
 static bool cpu_leaves;
 
+/* The CPU whose transition holds pause_sem, or none; written under cpus_write_lock(). */
+static cpumask_t in_transition;
+
 /* How many pauses have failed. */
 static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
 
@@ -214,7 +222,7 @@ static u64 ticks_to_ns(u64 count)
 /*
  * Interrupts, pseudo-NMIs, SErrors and debug exceptions: whatever PMR allows. Events of firmware
  * (SDEI) come nevertheless, and their handlers use data in the linear map. So where firmware has
- * SDEI, each CPU asks it for none before the CPU is counted, and until it is let go.
+ * SDEI, each CPU asks it for none before the CPU says that it has stopped, until it is let go.
  */
 static __always_inline u64 mask_all(void)
 {
@@ -234,18 +242,18 @@ static __always_inline void unmask(u64 daif)
  * cpu_pause_ipi() - stop here while a pause is asked for
  *
  * Touches nothing but the two variables in the kernel's image and its registers. Between
- * being counted and being let go it must not use its stack, the task or data of its CPU
- * either, because the linear map may be invalid then. It calls nothing there, and a stack
- * protector would look for its canary, which is in the task, before and after that.
+ * saying that it has stopped and being let go it must not use its stack, the task or data of
+ * its CPU either, because the linear map may be invalid then. It calls nothing there, and a
+ * stack protector would look for its canary, which is in the task, before and after that.
  *
  * Context: the interrupt of cpu_pause_run(), or any other with interrupts masked.
  */
 void noinstr cpu_pause_ipi(void)
 {
 	/* Pairs with the store-release of who asks. */
-	u32 seq = smp_load_acquire(&pause_seq);
+	u64 seq = smp_load_acquire(&pause.seq);
+	u64 *stopped = &stopped_for[raw_smp_processor_id()];
 	bool masked;
-	s64 old;
 	u64 daif;
 
 	if (!(seq & 1))
@@ -255,19 +263,13 @@ void noinstr cpu_pause_ipi(void)
 	masked = sdei_try_mask_local_cpu();
 
 	/* What this CPU has done so far is done before the initiator sees it stopped. */
-	old = raw_atomic64_read(&stopped);
-	do {
-		if (upper_32_bits(old) != seq)
-			goto out;
-	} while (!raw_atomic64_try_cmpxchg_release(&stopped, &old, old + 1));
+	smp_store_release(stopped, seq);
 
-	/* Waits for an event rather than spinning; pairs with the store-release in resume(). */
-	smp_cond_load_acquire(&pause_seq, VAL != seq);
+	/* Waits for an event rather than spinning; pairs with the store-release in let_go(). */
+	smp_cond_load_acquire(&pause.seq, VAL != seq);
 
 	/* Whatever was fetched or translated ahead is from before the change. */
 	isb();
-	raw_atomic64_dec_return_release(&stopped);
-out:
 	if (masked)
 		sdei_unmask_local_cpu();
 	unmask(daif);
@@ -275,11 +277,11 @@ out:
 
 static void notrace let_go(void)
 {
-	/* Nobody stops any more; everything that was changed is changed before they see it. */
-	atomic64_add_return_release(NEXT_SEQ, &stopped);
-
-	/* Pairs with the load-acquire of each that waits. */
-	smp_store_release(&pause_seq, READ_ONCE(pause_seq) + 1);
+	/*
+	 * What was changed is changed before they see it. Pairs with the load-acquire of each that
+	 * waits. That may read the value of a later pause; its initiator got pause_sem from this.
+	 */
+	smp_store_release(&pause.seq, READ_ONCE(pause.seq) + 1);
 }
 
 NOKPROBE_SYMBOL(let_go);
@@ -300,7 +302,7 @@ bool cpu_pause_abandon(void)
 	if (!irqs_disabled() || READ_ONCE(pause_initiator) != raw_smp_processor_id())
 		return false;
 
-	if (READ_ONCE(pause_seq) & 1)
+	if (READ_ONCE(pause.seq) & 1)
 		let_go();
 
 	return true;
@@ -326,44 +328,34 @@ bool cpu_pause_died(void)
 	return died;
 }
 
-/* Let everyone go, and wait until they have gone. */
-static void notrace resume(void)
-{
-	/* Unless that was done on the way to a panic. */
-	if (READ_ONCE(pause_seq) & 1)
-		let_go();
-
-	while (lower_32_bits(atomic64_read_acquire(&stopped)))
-		cpu_relax();
-}
-
-NOKPROBE_SYMBOL(resume);
-
 /* Stop @others CPUs; false if not all stopped by the deadline. */
-static bool notrace pause(const struct cpumask *mask, unsigned int others, bool together,
-			  u64 deadline)
+static bool notrace stop_others(const struct cpumask *mask, unsigned int others, bool together,
+				u64 deadline)
 {
-	u32 seq = READ_ONCE(pause_seq) + 1;
-	u64 all = ((u64)seq << 32) + others;
-
-	atomic64_set(&stopped, (u64)seq << 32);
+	u64 seq = READ_ONCE(pause.seq) + 1;
+	unsigned int cpu;
 
 	/* What was prepared for the pause is done before anyone stops for it. */
-	smp_store_release(&pause_seq, seq);
+	smp_store_release(&pause.seq, seq);
 	if (others)
 		smp_send_cpu_pause(mask, others, together);
 
-	/* Pairs with the release of each that stops. */
-	while (atomic64_read_acquire(&stopped) != all) {
-		if (ticks() > deadline)
-			return false;
-		cpu_relax();
+	/* Not for_each_cpu(), which calls what may be traced and probed. */
+	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
+		if (!cpumask_test_cpu(cpu, mask))
+			continue;
+		/* Pairs with the release of the one that stops. */
+		while (smp_load_acquire(&stopped_for[cpu]) != seq) {
+			if (ticks() > deadline)
+				return false;
+			cpu_relax();
+		}
 	}
 
 	return true;
 }
 
-NOKPROBE_SYMBOL(pause);
+NOKPROBE_SYMBOL(stop_others);
 
 /* Count a pause, or an attempt at one. */
 static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
@@ -409,14 +401,16 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	WRITE_ONCE(pause_initiator, smp_processor_id());
 
 	asked = ticks();
-	all_stopped = pause(&mask, others, together, asked + wait);
+	all_stopped = stop_others(&mask, others, together, asked + wait);
 	arrived = ticks();
 	if (all_stopped) {
 		pause_began = arrived;
 		*more = fn(arg);
 	}
 	released = ticks();
-	resume();
+	/* Unless that was done on the way to a panic. */
+	if (READ_ONCE(pause.seq) & 1)
+		let_go();
 
 	WRITE_ONCE(pause_initiator, -1);
 	if (masked)
@@ -746,8 +740,8 @@ int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
  * @arg: as of cpu_pause_run()
  * @stats: as of cpu_pause_run()
  *
- * Paused CPUs use nothing but registers and a word in the kernel's image, between being
- * counted and being let go. CPUs that stop_machine() has stopped use more, so it never
+ * Paused CPUs use nothing but registers and a word in the kernel's image, between saying so
+ * and being let go. CPUs that stop_machine() has stopped use more, so it never
  * stands in here. While the linear map is invalid @fn may use no memory that is only there
  * either: see linear_map_pause.c.
  *
@@ -825,10 +819,22 @@ static int begin_transition(unsigned int cpu)
 	lock_map_release(&pause_map);
 
 	ret = down_timeout(&pause_sem, CPUHP_TIMEOUT);
-	if (!ret)
-		cpu_leaves = false;
+	if (ret)
+		return ret;
+	cpumask_set_cpu(cpu, &in_transition);
+	cpu_leaves = false;
 
-	return ret;
+	return 0;
+}
+
+/*
+ * When a CPU that comes fails late and this was called on its way back, the core goes on though
+ * this has failed. The semaphore is another's then.
+ */
+static void end_transition(unsigned int cpu)
+{
+	if (cpumask_test_and_clear_cpu(cpu, &in_transition))
+		up(&pause_sem);
 }
 
 /* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */
@@ -836,7 +842,7 @@ static int end_without_cpu(unsigned int cpu)
 {
 	if (cpu_leaves)
 		cpu_pause_lost_cpu(cpu);
-	up(&pause_sem);
+	end_transition(cpu);
 	return 0;
 }
 
@@ -845,7 +851,7 @@ static int end_with_cpu(unsigned int cpu)
 {
 	if (cpumask_test_and_clear_cpu(cpu, &lost_cpus))
 		pr_info("CPU%u has been brought online, and can be paused again\n", cpu);
-	up(&pause_sem);
+	end_transition(cpu);
 	return 0;
 }
 
