@@ -371,7 +371,7 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
 
 @pytest.mark.full
 def test_a_cpu_is_taken_to_be_gone_where_firmware_cannot_say_so(machine):
-    """It is not asked for two seconds, and there are pauses afterwards."""
+    """It is not asked for two seconds, and the CPU is not lost, which would forbid pauses."""
     place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
     place.check(f"insmod /{FOLDER}/undead_cpu.ko no_affinity_info=1")
     place.check("echo 0 >/sys/devices/system/cpu/cpu2/online")

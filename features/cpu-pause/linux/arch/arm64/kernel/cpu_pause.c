@@ -30,7 +30,7 @@
  *   says which pause it has stopped for, and not that it has stopped. For the same reason nobody
  *   has to wait until all have left.
  * - Each CPU writes a word of its own. Were there a count of all, CPUs that arrive together
- *   would contend for it: with compare-and-swap, the more the longer they take for each.
+ *   would contend for it, and the more there are, the longer each of them would take.
  * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for a
  *   CPU that has stopped already: for a lock that one holds, or in stop_machine() and
  *   stop_two_cpus(), whose threads walk through their states in lock step. Hence the
@@ -102,8 +102,8 @@
 
 /*
  * Every paused CPU waits on this word, and wakes when anything in its cache line is written. So
- * nothing else is, whose lines are of 256 bytes at most (A64FX). 64 bits never wrap: a CPU that
- * was off line for long cannot be taken for one that has stopped.
+ * nothing else is in that line, which has 256 bytes at most (A64FX). 64 bits never wrap: a CPU
+ * that was off line for long cannot be taken for one that has stopped.
  */
 static struct {
 	u64 seq;
@@ -194,8 +194,8 @@ static cpumask_t lost_cpus;
 /* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
 static bool cpu_leaves;
 
-/* The CPU whose transition holds pause_sem, or none; written under cpus_write_lock(). */
-static cpumask_t in_transition;
+/* The CPU whose transition holds pause_sem, or -1; written under cpus_write_lock(). */
+static int transition_cpu = -1;
 
 /* How many pauses have failed. */
 static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
@@ -275,13 +275,19 @@ void noinstr cpu_pause_ipi(void)
 	unmask(daif);
 }
 
+/* Let everyone go, unless that was done already, on the way to a panic. */
 static void notrace let_go(void)
 {
+	u64 seq = READ_ONCE(pause.seq);
+
+	if (!(seq & 1))
+		return;
+
 	/*
 	 * What was changed is changed before they see it. Pairs with the load-acquire of each that
 	 * waits. That may read the value of a later pause; its initiator got pause_sem from this.
 	 */
-	smp_store_release(&pause.seq, READ_ONCE(pause.seq) + 1);
+	smp_store_release(&pause.seq, seq + 1);
 }
 
 NOKPROBE_SYMBOL(let_go);
@@ -302,8 +308,7 @@ bool cpu_pause_abandon(void)
 	if (!irqs_disabled() || READ_ONCE(pause_initiator) != raw_smp_processor_id())
 		return false;
 
-	if (READ_ONCE(pause.seq) & 1)
-		let_go();
+	let_go();
 
 	return true;
 }
@@ -408,9 +413,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 		*more = fn(arg);
 	}
 	released = ticks();
-	/* Unless that was done on the way to a panic. */
-	if (READ_ONCE(pause.seq) & 1)
-		let_go();
+	let_go();
 
 	WRITE_ONCE(pause_initiator, -1);
 	if (masked)
@@ -740,9 +743,9 @@ int cpu_pause_run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats)
  * @arg: as of cpu_pause_run()
  * @stats: as of cpu_pause_run()
  *
- * Paused CPUs use nothing but registers and a word in the kernel's image, between saying so
- * and being let go. CPUs that stop_machine() has stopped use more, so it never
- * stands in here. While the linear map is invalid @fn may use no memory that is only there
+ * From when they say that they have stopped until they are let go, CPUs use nothing but
+ * registers and a word in the kernel's image. CPUs that stop_machine() has stopped use more, so
+ * it never stands in here. While the linear map is invalid @fn may use no memory that is only there
  * either: see linear_map_pause.c.
  *
  * Context: as cpu_pause_run().
@@ -821,20 +824,23 @@ static int begin_transition(unsigned int cpu)
 	ret = down_timeout(&pause_sem, CPUHP_TIMEOUT);
 	if (ret)
 		return ret;
-	cpumask_set_cpu(cpu, &in_transition);
+	transition_cpu = cpu;
 	cpu_leaves = false;
 
 	return 0;
 }
 
 /*
- * When a CPU that comes fails late and this was called on its way back, the core goes on though
- * this has failed. The semaphore is another's then.
+ * The semaphore may be another's. When a CPU that comes fails late, begin_transition() is called
+ * on its way back, and the core goes on even if that has failed.
  */
 static void end_transition(unsigned int cpu)
 {
-	if (cpumask_test_and_clear_cpu(cpu, &in_transition))
-		up(&pause_sem);
+	if (transition_cpu != cpu)
+		return;
+
+	transition_cpu = -1;
+	up(&pause_sem);
 }
 
 /* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */
