@@ -142,6 +142,7 @@ def debian(space, tmp_path, monkeypatch):
     boot = tmp_path / "work" / "stage" / "boot"
     boot.mkdir(parents=True)
     (boot / "vmlinuz").write_bytes(OURS)
+    (boot / "config").write_text("CONFIG_WIREGUARD=m\n")
     deb._write_debian(space, recipes.recipe(SPACE, "cloud-arm64"), RELEASE, tmp_path / "work")
     return tmp_path / "work" / "debian"
 
@@ -155,7 +156,7 @@ def test_control_names_all_packages_after_the_release(debian):
         "linux-headers-pagewright-cloud-arm64",
     ]
     scripts = [file for file in debian.iterdir() if re.search(r"\.(pre|post)(inst|rm)$", file.name)]
-    assert len(scripts) == 6
+    assert len(scripts) == 8
     for script in scripts:
         assert script.stem in names
         subprocess.run(["sh", "-n", script], check=True)
@@ -176,6 +177,22 @@ def test_the_kernel_is_not_unpacked_to_boot(debian):
     ]
     modules = root / "usr/lib/modules" / RELEASE.name
     assert sorted(file.name for file in modules.iterdir()) == ["modules.order", "vmlinuz"]
+
+
+@pytest.mark.parametrize(
+    ("config", "provided"),
+    [
+        ("CONFIG_WIREGUARD=m\n", "wireguard-modules (= 1.0.0)"),
+        ("# CONFIG_WIREGUARD is not set\n", ""),
+    ],
+)
+def test_apt_needs_no_other_kernel_for_what_this_one_has(debian, config, provided):
+    """As Debian's metapackages say: DKMS wants headers, and wireguard wants modules."""
+    assert deb._provided(config) == provided
+    _, _, _, image, headers = (debian / "control").read_text().split("\n\n")
+    assert "\nProvides: ${pagewright:Provides}\n" in image
+    assert "\nProvides: linux-headers-generic\n" in headers
+    assert "PROVIDED := wireguard-modules (= 1.0.0)\n" in (debian / "release.mk").read_text()
 
 
 def test_what_preinst_calls_is_there_before_the_package_is_unpacked(debian):
@@ -284,7 +301,7 @@ class Machine:
     ) -> subprocess.CompletedProcess[str]:
         """Run a script of the package of the kernel, or of the headers, as dpkg does."""
         text = (self.debian / f"linux-{of}-{RELEASE.name}.{script}").read_text()
-        for folder in ("/boot", "/usr/lib/modules", "/usr/src"):
+        for folder in ("/boot", "/usr/lib/modules", "/usr/src", "/etc/kernel", "/usr/share/kernel"):
             text = text.replace(folder, f"{self.root}{folder}")
         path = f"{self.root / 'bin'}:{os.environ['PATH']}"
         return subprocess.run(
@@ -514,6 +531,40 @@ def test_a_kernel_that_boot_has_lost_comes_back(server):
     server.image.touch()
     assert server.run("postinst", "configure", "").returncode == 0
     assert server.kernel() == "kernel"
+
+
+def test_headers_without_a_kernel_take_the_modules_of_dkms_along(server):
+    """The next build of the same name would be given them, and they do not fit it."""
+    hook = server.root / "etc/kernel/prerm.d/dkms"
+    hook.parent.mkdir(parents=True)
+    server.have(headers=OURS)
+    module = server.modules / "updates/dkms/hello.ko"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    hook.write_text(f'#!/bin/sh\n[ "$*" = {RELEASE.name} ] && rm -r {server.modules}/updates\n')
+    hook.chmod(0o755)
+    for name in ("modules.dep", "modules.dep.bin"):
+        (server.modules / name).touch()
+    # An upgrade is none of its business.
+    assert server.run("prerm", "upgrade", RELEASE.version, of="headers").returncode == 0
+    assert server.run("postrm", "upgrade", RELEASE.version, of="headers").returncode == 0
+    assert module.exists()
+    assert server.run("prerm", "remove", of="headers").returncode == 0
+    assert server.run("postrm", "remove", of="headers").returncode == 0
+    assert not server.modules.exists()
+    assert server.run("postrm", "purge", of="headers").returncode == 0
+
+
+def test_headers_leave_the_modules_of_a_kernel_that_stays(server):
+    server.have(image=OURS, headers=OURS)
+    hook = server.root / "etc/kernel/prerm.d/dkms"
+    hook.parent.mkdir(parents=True)
+    hook.write_text(f"#!/bin/sh\nrm -r {server.modules}\n")
+    hook.chmod(0o755)
+    (server.modules / "modules.dep").touch()
+    for script in ("prerm", "postrm"):
+        assert server.run(script, "remove", of="headers").returncode == 0
+    assert sorted(file.name for file in server.modules.iterdir()) == ["modules.dep", "vmlinuz"]
 
 
 def test_removal_leaves_nothing(server):

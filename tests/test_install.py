@@ -391,6 +391,8 @@ def test_install_upgrade_and_remove(flavour, both, repository, debian):
         dkms = f"cp -r {FILES}/dkms /usr/src/hello-1 && dkms install hello/1 && modprobe hello"
         guest.check(dkms, LONG)
         assert "hello: counted 1" in guest.check("dmesg")
+        # Others than DKMS ask for it, to know where their modules go.
+        assert guest.check(f"make -sC /lib/modules/{first}/build kernelrelease") == first
         assert guest.warnings() == ""
         add_repository(guest, flavour)
         result = upgrade(guest)

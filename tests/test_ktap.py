@@ -175,6 +175,7 @@ def test_report_gives_each_case_a_result_of_its_own(pytester):
 
 
 SKIPPED = "TAP version 13\n1..1\nok 1 one # SKIP no hugepages\n"
+WITHOUT_ANY = "TAP version 13\n1..0 # SKIP no hugepages\n"
 PASSED = "TAP version 13\n1..1\nok 1 one\n"
 BROKEN = "TAP version 13\n1..1\nnot ok 1 one\n"
 
@@ -190,7 +191,7 @@ def report_ktap(reported):
 
     def report_text(text):
         reported.append(text)
-        return text != SKIPPED
+        return text not in (SKIPPED, WITHOUT_ANY)
 
     return report_text
 
@@ -256,3 +257,11 @@ def test_a_program_skips_no_more_than_it_may(guest_program, usual, may_skip, end
     place = guest("TAP version 13\n1..2\nok 1 one # SKIP no hugepages\nok 2 two\n")
     ended = end_of(guest_program, place, "program", lambda _: "", may_skip=may_skip)
     assert ended == (end if usual(place) else "pass")
+
+
+@pytest.mark.parametrize("text", [SKIPPED, WITHOUT_ANY])
+@pytest.mark.parametrize(("may_skip", "end"), [((), "failure"), (["one"], "skip"), (None, "skip")])
+def test_a_program_that_may_not_skip_all_fails(guest_program, usual, text, may_skip, end):
+    place = guest(text)
+    ended = end_of(guest_program, place, "program", lambda _: "", may_skip=may_skip)
+    assert ended == (end if usual(place) else "skip")

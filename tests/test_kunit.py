@@ -101,7 +101,8 @@ def test_kunit_and_modules_under_the_debug_build(
     )
     guest = machine(build, cpu=cpu, smp=2, append=append)
     paused = cpu == UNLISTED_CPU
-    kunit_suites(guest, suites, must_run=["a_change_has_one_pause_or_none"] if paused else [])
+    pauses = ["a_change_has_one_pause_or_none"] if paused else []
+    kunit_suites(guest, suites, must_run=[*suites, *pauses])
     assert was_split(guest)
     # Where leaves cannot change live, a module changes pages as it does on the base.
     if suites != LIVE_CHANGES:
@@ -142,7 +143,8 @@ def test_nothing_leaks(machine, kunit_suites):
     """
     append = "kunit.enable=1 kmemleak=on hugetlb_free_vmemmap=on"
     guest = machine("checked-4k", smp=2, memory="2G", append=append)
-    kunit_suites(guest, SUITES + DEBUG_SUITES)
+    # The checker is off, and its suite is skipped.
+    kunit_suites(guest, SUITES + DEBUG_SUITES, must_run=SUITES)
     guest.check(COME_AND_GO.replace("MODULES", MODULES["checked-4k"]), timeout=600)
     guest.check(HUGEPAGES, timeout=600)
     # An object must be seen without a pointer to it by two scans, and be some seconds old.

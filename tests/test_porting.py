@@ -94,6 +94,30 @@ def test_a_hook_that_does_not_apply_is_ported_as_the_page_says(tmp_path):
     assert result.returncode == 0, result.stdout
 
 
+def test_upstream_names_each_patch_by_its_number():
+    """A patch that is put in moves the numbers of those after it."""
+    page = (SPACE.root / "docs" / "upstream.md").read_text()
+
+    def patch(feature: str, number: str) -> str:
+        [path] = SPACE.hooks(feature).glob(f"{number}-*.patch")
+        return path.read_text()
+
+    fixes = re.findall(r"^\| ([\w-]+) (\d{4})\b(.*)$", page, re.MULTILINE)
+    assert len(fixes) > 4
+    for feature, number, said in fixes:
+        # Files and names in them, and not what finds the commit. Not each hunk says its function.
+        names = re.findall(r"`([\w/.-]+)(?:\(\))?`", said.rsplit(" | ", 1)[0])
+        text = patch(feature, number)
+        assert all(f"+++ b/{name}\n" in text for name in names if "/" in name), said
+        assert any(name in text for name in names if "/" not in name), said
+    named = re.findall(r'^\| ([\w-]+) \| the patch "(.*)" \((\d{4})\)', page, re.MULTILINE)
+    grep = r"that ([\w-]+) (\d{4}) names by its\stitle is found by .*--grep='Disable (\w+)'"
+    named += [(feature, symbol, number) for feature, number, symbol in re.findall(grep, page)]
+    assert len(named) == 2
+    for feature, text, number in named:
+        assert text in patch(feature, number), f"{feature} {number}: {text}"
+
+
 @pytest.mark.full
 def test_a_series_goes_into_a_kernel_and_out_of_it_as_the_page_says(tmp_path, monkeypatch):
     """All but compiling, which tests/test_series.py does with each commit."""

@@ -62,7 +62,7 @@ def module_parameters() -> dict[str, str]:
 
 def test_boot_parameters():
     declared = module_parameters()
-    for _, _, match in found(r'early_param\("([\w.]+)"'):
+    for _, _, match in found(r'(?:early_param|__setup)\("([\w.]+)=?"'):
         declared[match[1]] = "no"
     # Another name of a field of an ID register, in the list of such names.
     for _, _, match in found(r'^\s*\{ "(arm64\.\w+)",'):

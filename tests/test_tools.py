@@ -28,6 +28,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -489,6 +490,25 @@ OFF_BY_PARAMETER = {
 }
 
 
+def test_each_reason_why_there_is_no_local_map_says_what_to_do(tree, status):
+    """They come from the kernel's own source."""
+    code = "\n".join(
+        file.read_text()
+        for folder in ("arch/arm64/mm", "mm")
+        for file in (SPACE.root / "features/percpu-local/linux" / folder).glob("percpu*local.c")
+    )
+    texts = re.findall(r'"no local map: (.*?)\\n"', code)
+    assert len(texts) == 5
+    for text in texts:
+        reason = re.sub("%l?u", "7", text.replace("%s", "page"))
+        line = f"percpu: no local map: {reason}"
+        local = by_name(status(tree("all-on", logged("percpu: local map", line))))["percpu-local"]
+        assert reason in local["why"]
+        # This one is there in case the layout of the address space is wrong.
+        never = reason == "the kernel image is too far up"
+        assert (local["changes"] == ["See the kernel's log."]) == never
+
+
 @pytest.mark.parametrize("name", OFF_BY_PARAMETER)
 @pytest.mark.parametrize("with_log", [True, False], ids=["log", "no-log"])
 def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log):
@@ -858,6 +878,27 @@ def test_a_reason_for_the_linear_map_is_told_whole_with_what_to_do(tree, status,
     changes = " ".join(linear_map["changes"])
     assert [words for words in change if words not in changes] == []
     assert "Only other CPUs" not in changes
+
+
+@pytest.mark.parametrize(
+    ("words", "isolated"),
+    [
+        ("quiet", False),
+        ("isolcpus=2-3", True),
+        ("isolcpus=", True),
+        ("isolcpus=managed_irq,2-3", False),
+        ("isolcpus=managed_irq,domain,2-3", True),
+        ("isolcpus=nohz,managed_irq,2-3", True),
+        ("isolcpus=2-3 isolcpus=managed_irq,2-3", True),
+        ("nohz_full=2-3", True),
+    ],
+)
+def test_cpus_are_isolated_by_what_the_kernel_takes_for_that(words, isolated):
+    """linear-map's note_isolcpus() is called for each of these."""
+    values = tool.Machine.values
+    machine = SimpleNamespace(config={}, parameters=words.split())
+    machine.values = lambda name: values(machine, name)
+    assert tool._left_alone(machine) == (ISOLATED if isolated else "")
 
 
 def test_each_reason_of_the_kernel_is_among_those():

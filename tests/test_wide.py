@@ -138,6 +138,13 @@ def test_kernel_of_servers_from_uefi_and_acpi_on_two_nodes(machine, kunit_suites
         ("neoverse-n1", "isolcpus=1", "pages .*, and isolated CPUs are not paused;"),
         ("neoverse-n1", "nohz_full=1", "pages .*, and isolated CPUs are not paused;"),
         ("neoverse-n1", "isolcpus=1 arm64.linear_map=pause", "blocks .*in pauses: "),
+        # The first of these keeps nothing away but interrupts of devices.
+        ("neoverse-n1", "isolcpus=managed_irq,1", "blocks .*in pauses: "),
+        (
+            "neoverse-n1",
+            "isolcpus=managed_irq,domain,1",
+            "pages .*, and isolated CPUs are not paused;",
+        ),
         (LISTED_CPU, "isolcpus=1", "blocks .*split and folded back live: "),
         # A CPU that starts later may lack what the others have, and is not refused.
         (LISTED_CPU, "isolcpus=1 maxcpus=2", "pages .repainted: not all CPUs have started"),

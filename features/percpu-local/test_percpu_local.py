@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 
 import pytest
 from percpu_layout import AREAS, LOCAL, RANGES
@@ -16,6 +17,7 @@ from pagewright.host import workspace
 from pagewright.kernel import recipes
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU, MTE
+from pagewright.results import ktap
 
 pytestmark = pytest.mark.long(2)
 
@@ -40,12 +42,16 @@ def kilobytes(place: Machine, name: str) -> int:
     return place.meminfo()[name]
 
 
-def passes_its_suites(place: Machine) -> None:
-    """Assert that no case of the KUnit suites failed or was skipped, and nothing warned."""
+# With few bits of address the top level has an entry for the local region alone.
+WITHOUT_SECOND_LEVEL = {"new_second_level_entries_are_copied"}
+
+
+def passes_its_suites(place: Machine, may_skip: Collection[str] = ()) -> None:
+    """Assert that no case of the KUnit suites failed, or was skipped and may not, or warned."""
     for suite in ("percpu_local", "percpu"):
         text = place.check(f"cat {RESULTS}/{suite}/results")
         assert re.search(rf"^ok \d+ {suite}$", text, re.MULTILINE), text
-        assert "# SKIP" not in text
+        assert ktap.skipped(text) <= set(may_skip)
         assert "not ok" not in text
     assert place.warnings() == ""
 
@@ -60,10 +66,10 @@ def passes_again(place: Machine, top_levels: str = "read-only") -> None:
     assert place.warnings() == ""
 
 
-def passes_with_local_map(place: Machine) -> None:
+def passes_with_local_map(place: Machine, may_skip: Collection[str] = ()) -> None:
     """Assert that the map is on, and that the suites pass at boot and with read-only tables."""
     assert is_on(place)
-    passes_its_suites(place)
+    passes_its_suites(place, may_skip)
     passes_again(place)
 
 
@@ -88,7 +94,7 @@ def passes_with_local_map(place: Machine) -> None:
 )
 def test_suites_pass(machine, cpu, append):
     place = machine(cpu=cpu, smp=3, append=f"{KUNIT} {append}")
-    passes_with_local_map(place)
+    passes_with_local_map(place, () if cpu.startswith("max") else WITHOUT_SECOND_LEVEL)
 
 
 # With KFENCE the linear map can be changed, unless its pool is made at boot.
@@ -369,7 +375,8 @@ def test_the_matrix(machine, build, cpu, append):
     if cpu == NO_LSE and "16k" in build:
         pytest.skip("the processor has no 16 KiB pages")
     place = machine(build, cpu=cpu, smp=3, append=f"{KUNIT} {append}")
-    passes_with_local_map(place)
+    has_second_level = build == "tiny-4k-52" and cpu == "max"
+    passes_with_local_map(place, () if has_second_level else WITHOUT_SECOND_LEVEL)
 
 
 @pytest.mark.full

@@ -290,7 +290,14 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
     }
     debian = target / "debian"
     _fill(space.root / _TEMPLATES, debian, values)
-    (debian / "release.mk").write_text(f"RELEASE := {release.name}\n")
+    provided = _provided((boot / "config").read_text())
+    (debian / "release.mk").write_text(f"RELEASE := {release.name}\nPROVIDED := {provided}\n")
+
+
+def _provided(config: str) -> str:
+    """Return what a kernel of a configuration provides to packages that ask for its modules."""
+    built = re.search(r"^CONFIG_WIREGUARD=[my]$", config, re.MULTILINE)
+    return "wireguard-modules (= 1.0.0)" if built else ""
 
 
 def _write_tools(space: Workspace, packaged: Tools, target: Path) -> None:

@@ -42,6 +42,8 @@ def install(space: Workspace, built: Build, target: Path, work: Path) -> None:
     ]
     run(command, env=build.environment(space))
     shutil.copyfile(built.out / ".config", target / ".config")
+    # Without it `make kernelrelease` gives a name that no kernel has.
+    shutil.copy(built.out / build.LOCAL_VERSION, target)
     _resolve_links(target, built.tree)
     _remove_left_over(target)
 

@@ -28,6 +28,7 @@
 #define STRUCT_PAGE	64
 #define ALIGNED_TAIL(page_size)	((page_size) / STRUCT_PAGE)
 
+/* Memory in KiB that may come and go for reasons of its own. */
 #define SLACK		4096
 
 FIXTURE(poison) {
@@ -156,6 +157,28 @@ TEST_F(poison, soft_offline_of_a_free_page)
 	EXPECT_EQ(0, number_write(SOFT_OFFLINE, bad * page_size()));
 	EXPECT_ONLY_ONE_BAD(frame, bad);
 	EXPECT_AS_BEFORE(frame, bad);
+}
+
+/*
+ * So often that the struct pages of a huge page, were they lost each time, are more than what may
+ * come and go.
+ */
+TEST_F(poison, nothing_is_lost_in_many_errors)
+{
+	size_t struct_pages = self->subpages * STRUCT_PAGE / 1024;
+	size_t rounds = 2 * SLACK / struct_pages + 1, i;
+
+	for (i = 0; i < rounds; i++) {
+		unsigned long frame = free_page(variant->size, 1);
+		unsigned long bad = frame + TAIL(self->subpages);
+
+		ASSERT_NE(0, frame);
+		ASSERT_EQ(0, number_write(CORRUPT, bad));
+		ASSERT_TRUE(repair(bad));
+		ASSERT_TRUE(pool_is_empty(variant->size));
+	}
+	EXPECT_EQ(self->corrupted, meminfo("HardwareCorrupted"));
+	EXPECT_LT(self->available - available(), SLACK);
 }
 
 TEST_F(poison, error_in_a_free_page)
@@ -479,6 +502,8 @@ TEST_F(poison, errors_in_several_tails)
 		number_write(CORRUPT, frame + at[i]);
 	munmap(p, variant->size);
 	close(fd);
+	EXPECT_EQ(self->corrupted + (long)(ARRAY_SIZE(at) * page_size() / 1024),
+		  meminfo("HardwareCorrupted"));
 	/* Flags of a huge page are the head's, and repairing that repairs them all. */
 	for (i = 0; i < ARRAY_SIZE(at); i++)
 		bad += !!(frame_flags(frame + at[i]) & FLAG_HWPOISON);

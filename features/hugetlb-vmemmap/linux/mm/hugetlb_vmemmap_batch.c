@@ -144,10 +144,18 @@ static int batch_init(struct batch *batch, const struct hstate *h, unsigned long
 	 * compact for a large block, too, before that takes single pages, which do as well.
 	 */
 	size = array_size(changes->max, sizeof(*changes->change));
-	if (size <= PAGE_SIZE)
-		changes->change = kmalloc(size, gfp);
-	else
+	if (size > PAGE_SIZE) {
 		changes->change = __vmalloc(size, gfp);
+		if (changes->change)
+			return 0;
+		/*
+		 * vmalloc does not reclaim for a task that is about to die. That task has folios
+		 * to restore all the same, and can do it one by one.
+		 */
+		changes->max = nr_entries(h);
+		size = array_size(changes->max, sizeof(*changes->change));
+	}
+	changes->change = kmalloc(size, gfp);
 
 	return changes->change ? 0 : -ENOMEM;
 }
@@ -446,7 +454,7 @@ static void optimize(struct batch *batch, const struct hstate *h, struct folio *
 	VM_WARN_ON_ONCE_FOLIO(!folio_test_hugetlb(folio), folio);
 	VM_WARN_ON_ONCE_FOLIO(folio_ref_count(folio), folio);
 
-	/* What could not be done for others a moment ago cannot be for this one. */
+	/* What could not be changed for others a moment ago cannot be for this one. */
 	if (batch->failed || vmemmap_has_poisoned_tail(h, folio))
 		return;
 	ret = vmemmap_split(vmemmap_start(folio), vmemmap_end(h, folio));

@@ -222,6 +222,7 @@ static int __init percpu_local_map_first(const struct pcpu_alloc_info *ai,
 {
 	void *unit = percpu_local_alloc_first(cpu, addr, ai->unit_size,
 					      cpu_to_nd_fn);
+	phys_addr_t before = memblock_reserved_size();
 	unsigned long page;
 
 	if (!unit)
@@ -231,6 +232,8 @@ static int __init percpu_local_map_first(const struct pcpu_alloc_info *ai,
 	kmemleak_ignore_phys(__pa(unit));
 	for (page = addr; page < addr + ai->unit_size; page += PAGE_SIZE)
 		pcpu_populate_pte(page);
+	/* No two areas have a last-level table in common. */
+	percpu_local_space.tables += memblock_reserved_size() - before;
 	if (arch_percpu_local_map_first(addr, __pa(unit), ai->unit_size))
 		panic("percpu: CPU %u's area is taken\n", cpu);
 	flush_cache_vmap_early(addr, addr + ai->unit_size);
@@ -291,6 +294,10 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 	kclist_add(&percpu_local_kcore, (void *)percpu_local_space.areas, all,
 		   KCORE_PERCPU);
 
+	/* No address, as that of the local region tells where the image is. */
+	pr_info("local map of %lu MiB/cpu, %lu KiB/cpu of tables\n",
+		percpu_local_space.size / SZ_1M,
+		percpu_local_space.tables / SZ_1K / ai->nr_groups);
 	pr_info("Mapped %zu pages/cpu s%zu r%zu d%zu u%zu, and locally\n",
 		ai->unit_size >> PAGE_SHIFT, ai->static_size, ai->reserved_size,
 		ai->dyn_size, ai->unit_size);

@@ -20,6 +20,7 @@
  * @local: where the local region starts; page aligned
  * @align: a power of two, at least PAGE_SIZE: memory of this size that is
  *	congruent with its address takes one TLB entry
+ * @tables: bytes of page tables that were made, for all CPUs
  *
  * The CPUs' units follow each other in the order of cpu_possible_mask.
  */
@@ -29,6 +30,7 @@ struct percpu_local_space {
 	unsigned long size;
 	unsigned long local;
 	unsigned long align;
+	unsigned long tables;
 };
 
 #ifdef CONFIG_HAVE_PERCPU_LOCAL_MAP

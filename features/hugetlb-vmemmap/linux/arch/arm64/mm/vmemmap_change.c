@@ -357,15 +357,21 @@ static void fill_table(pte_t *table, pmd_t block)
 		WRITE_ONCE(table[i], pfn_pte(pmd_pfn(block) + i, prot));
 }
 
-/* Prepare the split of a block. */
+/*
+ * Prepare the split of a block. It serves to save memory and can be done without. So no task is
+ * killed for want of a table, for which others that wait for the lock could not even go.
+ */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {
-	pte_t *table = pte_alloc_one_kernel(&init_mm);
+	gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
+	struct ptdesc *ptdesc = pagetable_alloc(gfp, 0);
 	pmd_t entry = __pmd(0);
+	pte_t *table;
 
-	if (!table)
+	if (!ptdesc)
 		return -ENOMEM;
 
+	table = ptdesc_address(ptdesc);
 	fill_table(table, READ_ONCE(*pmdp));
 	/* Not into split->table: that is no table, and may hold the entry of an earlier split. */
 	pmd_populate_kernel(&init_mm, &entry, table);

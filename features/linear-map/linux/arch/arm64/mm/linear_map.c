@@ -33,6 +33,7 @@
  */
 #define pr_fmt(fmt) "linear map: " fmt
 
+#include <linux/ctype.h>
 #include <linux/init.h>
 #include <linux/memblock.h>
 #include <linux/mm.h>
@@ -80,7 +81,11 @@ static bool cpus_are_isolated __initdata;
 
 static int __init note_isolcpus(char *arg)
 {
-	cpus_are_isolated |= IS_ENABLED(CONFIG_CPU_ISOLATION);
+	size_t len = str_has_prefix(arg, "managed_irq,");
+
+	/* By itself this flag keeps interrupts of devices away, and nothing else. */
+	if (!len || isalpha(arg[len]))
+		cpus_are_isolated |= IS_ENABLED(CONFIG_CPU_ISOLATION);
 
 	return 0;
 }

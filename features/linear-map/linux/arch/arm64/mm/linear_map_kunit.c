@@ -429,21 +429,37 @@ static void blocks_change_as_blocks(struct kunit *test)
 	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PMD);
 	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
 	struct kernel_leaf leaf;
+	unsigned long addr;
 
 	histogram(test, region, before);
 	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size, PTE_RDONLY,
 						PTE_WRITE), 0);
 	histogram(test, region, after);
 	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
-	KUNIT_EXPECT_TRUE(test, find_kernel_leaf(region->start, &leaf));
-	KUNIT_EXPECT_TRUE(test, leaf.desc & PTE_RDONLY);
+	for (addr = region->start; addr < region->start + region->size;
+	     addr = leaf.start + leaf_bytes(leaf.size)) {
+		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));
+		KUNIT_ASSERT_TRUE(test, leaf.desc & PTE_RDONLY);
+		KUNIT_ASSERT_FALSE(test, leaf.desc & PTE_WRITE);
+	}
 }
 
-/* A whole block made invalid and valid again, and a part of it in between. */
+/* A whole block made invalid and valid again as a block, and a part of it in between. */
 static void invalid_blocks_stay_leaves(struct kunit *test)
 {
 	struct region *region = take_region(test, PMD_SIZE, LEAF_PMD);
-	unsigned long middle = region->start + PMD_SIZE / 2;
+	unsigned long middle = region->start + PMD_SIZE / 2, addr;
+	unsigned int count[NR_LEAF_SIZES];
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size, 0, PTE_VALID), 0);
+	histogram(test, region, count);
+	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 1);
+	flush_tlb_kernel_range(region->start, region->start + region->size);
+	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size,
+						PTE_VALID | PTE_WRITE, PTE_RDONLY), 0);
+	histogram(test, region, count);
+	KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 1);
+	KUNIT_EXPECT_EQ(test, hardware_pa(middle), __virt_to_phys(middle));
 
 	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size, 0, PTE_VALID), 0);
 	flush_tlb_kernel_range(region->start, region->start + region->size);
@@ -456,6 +472,11 @@ static void invalid_blocks_stay_leaves(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, hardware_pa(middle), __virt_to_phys(middle));
 	KUNIT_EXPECT_FALSE(test, linear_map_is_valid(middle - PAGE_SIZE));
 	KUNIT_EXPECT_FALSE(test, linear_map_is_valid(middle + PAGE_SIZE));
+
+	KUNIT_EXPECT_EQ(test, linear_map_change(region->start, region->size,
+						PTE_VALID | PTE_WRITE, PTE_RDONLY), 0);
+	for (addr = region->start; addr < region->start + region->size; addr += PAGE_SIZE)
+		KUNIT_ASSERT_EQ(test, hardware_pa(addr), __virt_to_phys(addr));
 }
 
 static void default_is_folded_back(struct kunit *test)
@@ -718,6 +739,8 @@ static void the_pool_of_kfence_takes_few_invalidations(struct kunit *test)
 	kunit_deactivate_static_stub(test, flush_splits);
 	/* Three tables. */
 	KUNIT_EXPECT_LE(test, flushes, 3);
+	if (!linear_map_is_paused())
+		KUNIT_EXPECT_GE(test, flushes, 1);
 
 	for (addr = start; addr < end; addr += PAGE_SIZE) {
 		KUNIT_ASSERT_TRUE(test, find_kernel_leaf(addr, &leaf));

@@ -74,7 +74,6 @@ static struct percpu_local_space space __ro_after_init;
 static bool enabled __ro_after_init;
 /* Bytes of a top level. */
 static unsigned int top_size __ro_after_init;
-static unsigned long nr_table_pages __initdata;
 
 unsigned long percpu_local_second_level __ro_after_init;
 
@@ -82,7 +81,8 @@ unsigned long percpu_local_second_level __ro_after_init;
  * Where the areas begin in the room that there is, in 65,536ths of it. Set with the
  * image's offset by KASLR, and 0 without. Nothing else is made of these bits of the
  * seed, so where the areas are tells no more of where the image is than its place
- * modulo PMD_SIZE, which is theirs.
+ * modulo PMD_SIZE, which is theirs. They hide the data of other CPUs only: who knows
+ * where the image is knows where the local region is.
  */
 u16 percpu_areas_seed __initdata;
 
@@ -158,7 +158,7 @@ static void * __init alloc_pages_of(unsigned int cpu, unsigned int nr)
 					     early_cpu_to_node(cpu));
 
 	if (pages)
-		nr_table_pages += nr;
+		space.tables += nr * PAGE_SIZE;
 	return pages;
 }
 
@@ -434,10 +434,6 @@ int __init arch_percpu_local_init(struct percpu_local_space *result,
 		if (make_table(cpu))
 			goto no_memory;
 
-	/* No address, as that of the local region tells where the image is. */
-	pr_info("local map of %lu MiB/cpu, %lu KiB/cpu of tables\n",
-		space.size / SZ_1M,
-		nr_table_pages * PAGE_SIZE / SZ_1K / nr_units);
 	*result = space;
 	enabled = true;
 	return 0;

@@ -6,8 +6,8 @@
  * Each operation is one instruction on an address that means this CPU's copy on
  * whichever CPU executes it, so neither preemption nor migration has to be kept
  * away. A local address is only ever an integer, and what is done with it is
- * written in assembly: no pointer to local data can escape, and no sanitizer
- * looks at it.
+ * written in assembly: no pointer to local data can escape. Nor does a sanitizer
+ * look at it.
  *
  * Which form runs is chosen at boot by patching one branch. The others are
  * inline but out of the way, at the end of the function, and leave no trace in
