@@ -1004,8 +1004,7 @@ def test_each_page_that_there_is_no_memory_for_is_counted(shared_machine, large,
 def test_pages_that_were_had_before_one_failed_are_not_lost(shared_machine, mode, large, pages):
     """One of the default size needs up to seven to be freed, and in each turn hundreds lack one."""
     place = shared_machine(memory=pages.memory(9), smp=2, append=on(mode))
-    # With larger pages fewer allocations are made at once, so that more of them have to fail.
-    number, percent = 256, 40 if pages is PAGES_4K else 50
+    number, percent = 256, 50
 
     def turn() -> None:
         assert resize(place, large, number) == number

@@ -222,17 +222,18 @@ static int __init percpu_local_map_first(const struct pcpu_alloc_info *ai,
 {
 	void *unit = percpu_local_alloc_first(cpu, addr, ai->unit_size,
 					      cpu_to_nd_fn);
-	phys_addr_t before = memblock_reserved_size();
 	unsigned long page;
+	phys_addr_t before;
 
 	if (!unit)
 		return -ENOMEM;
 
 	/* kmemleak tracks the percpu allocations separately */
 	kmemleak_ignore_phys(__pa(unit));
+	/* No two areas have a last-level table in common, so each takes some. */
+	before = memblock_reserved_size();
 	for (page = addr; page < addr + ai->unit_size; page += PAGE_SIZE)
 		pcpu_populate_pte(page);
-	/* No two areas have a last-level table in common. */
 	percpu_local_space.tables += memblock_reserved_size() - before;
 	if (arch_percpu_local_map_first(addr, __pa(unit), ai->unit_size))
 		panic("percpu: CPU %u's area is taken\n", cpu);

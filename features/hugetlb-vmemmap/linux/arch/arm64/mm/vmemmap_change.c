@@ -358,8 +358,8 @@ static void fill_table(pte_t *table, pmd_t block)
 }
 
 /*
- * Prepare the split of a block. It serves to save memory and can be done without. So no task is
- * killed for want of a table, for which others that wait for the lock could not even go.
+ * Prepare the split of a block, which saves memory and can be done without. So no task is killed
+ * for want of a table. One that waits for the lock could not even die.
  */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {
