@@ -147,6 +147,12 @@ def debian(space, tmp_path, monkeypatch):
     return tmp_path / "work" / "debian"
 
 
+def fields_of(paragraph):
+    """Return the fields of a paragraph of a control file, without what continues a line."""
+    lines = [line for line in paragraph.splitlines() if not line.startswith(("#", " "))]
+    return dict(line.split(": ", 1) for line in lines)
+
+
 def test_control_names_all_packages_after_the_release(debian):
     names = re.findall(r"^Package: (.*)", (debian / "control").read_text(), re.MULTILINE)
     assert names == [
@@ -199,9 +205,7 @@ def test_what_preinst_calls_is_there_before_the_package_is_unpacked(debian):
     """Of a package in Depends dpkg promises nothing to preinst (Debian's policy, 7.2)."""
     script = (debian / f"linux-image-{RELEASE.name}.preinst").read_text()
     assert "\tlinux-run-hooks " in script
-    image = (debian / "control").read_text().split("\n\n")[1]
-    lines = [line for line in image.splitlines() if not line.startswith(("#", " "))]
-    fields = dict(line.split(": ", 1) for line in lines)
+    fields = fields_of((debian / "control").read_text().split("\n\n")[1])
     # That version is in Debian 12 and 13, and the first that has the program.
     assert fields["Pre-Depends"] == "linux-base (>= 4.12~)"
     assert "linux-base" not in fields["Depends"]
@@ -213,8 +217,7 @@ def test_a_metapackage_is_not_unpacked_before_its_kernel_is_installed(debian):
     With Depends apt gives both to one call of dpkg, which goes on after the kernel's preinst fails.
     """
     for paragraph in (debian / "control").read_text().split("\n\n")[3:]:
-        lines = [line for line in paragraph.splitlines() if not line.startswith(("#", " "))]
-        fields = dict(line.split(": ", 1) for line in lines)
+        fields = fields_of(paragraph)
         kind = fields["Package"].split("-")[1]
         assert fields["Section"] == "metapackages"
         assert fields["Pre-Depends"] == f"linux-{kind}-{RELEASE.name} (= ${{binary:Version}})"
@@ -271,6 +274,13 @@ class Machine:
     def hooks(self, *then: str) -> None:
         """Let the hooks of /etc/kernel be some shell commands."""
         self.program("linux-run-hooks", "\n".join(then))
+
+    def dkms(self, then: str) -> None:
+        """Let the hook of DKMS for a kernel that goes be a shell command."""
+        hook = self.root / "etc/kernel/prerm.d/dkms"
+        hook.parent.mkdir(parents=True)
+        hook.write_text(f"#!/bin/sh\n{then}\n")
+        hook.chmod(0o755)
 
     def unpack(self, kernel: str = "kernel") -> None:
         """Put the files of the package there, after preinst has run."""
@@ -536,14 +546,11 @@ def test_a_kernel_that_boot_has_lost_comes_back(server):
 
 def test_headers_without_a_kernel_take_the_modules_of_dkms_along(server):
     """The next build of the same name would be given them, and they do not fit it."""
-    hook = server.root / "etc/kernel/prerm.d/dkms"
-    hook.parent.mkdir(parents=True)
     server.have(headers=OURS)
     module = server.modules / "updates/dkms/hello.ko"
     module.parent.mkdir(parents=True)
     module.touch()
-    hook.write_text(f'#!/bin/sh\n[ "$*" = {RELEASE.name} ] && rm -r {server.modules}/updates\n')
-    hook.chmod(0o755)
+    server.dkms(f'[ "$*" = {RELEASE.name} ] && rm -r {server.modules}/updates')
     for name in ("modules.dep", "modules.dep.bin"):
         (server.modules / name).touch()
     # An upgrade is none of its business.
@@ -558,10 +565,7 @@ def test_headers_without_a_kernel_take_the_modules_of_dkms_along(server):
 
 def test_headers_leave_the_modules_of_a_kernel_that_stays(server):
     server.have(image=OURS, headers=OURS)
-    hook = server.root / "etc/kernel/prerm.d/dkms"
-    hook.parent.mkdir(parents=True)
-    hook.write_text(f"#!/bin/sh\nrm -r {server.modules}\n")
-    hook.chmod(0o755)
+    server.dkms(f"rm -r {server.modules}")
     (server.modules / "modules.dep").touch()
     for script in ("prerm", "postrm"):
         assert server.run(script, "remove", of="headers").returncode == 0
