@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from pagewright.host import ledger, packages, workspace
+from pagewright.host import ledger, packages, toolchain, workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.files import digest
 from pagewright.host.lock import lock_file
@@ -130,6 +130,7 @@ def _passed(config: pytest.Config) -> Passed | None:
         UsageError: --resume is given, and these sources were not cloned.
     """
     how = [config.getoption("build"), _kernel(), f"QEMU {packages.qemu_version()}"]
+    how += [toolchain.version(name) for name in toolchain.COMPILERS if shutil.which(name)]
     # Git does not see these, as the tree is below out/.
     how += [f"{name} {text}" for name, text in tree.edits(SPACE).items()]
     how += ["--strict-machines"] if config.getoption("--strict-machines") else []

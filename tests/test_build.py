@@ -189,6 +189,7 @@ MAKEFILE = """\
 allnoconfig: ; touch $(O)/.config
 Image: $(O)/main.o
 	echo asked >>$(O)/asked
+	nice >$(O)/niceness
 	mkdir -p $(O)/arch/arm64/boot && cp $< $(O)/arch/arm64/boot/Image
 $(O)/main.o: main.c ; cp $< $@ && echo '  CC      main.o'
 modules: $(O)/main.o ; touch -r $(O)/main.o $(O)/modules.order
@@ -322,6 +323,11 @@ def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
     assert times() == 4
     image.unlink()
     assert times() == 5
+
+
+def test_guests_go_before_a_build(tiny, monkeypatch):
+    niceness = made(tiny, "patched", "6.12.117-1", "text", monkeypatch).with_name("niceness")
+    assert int(niceness.read_text()) == min(os.nice(0) + 10, 19)
 
 
 def test_a_file_that_was_put_back_is_compiled_again(tiny, monkeypatch):

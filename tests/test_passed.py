@@ -15,6 +15,7 @@ from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.repository import commit
 from pagewright.host.run import run
+from pagewright.host.toolchain import GCC
 from pagewright.kernel import source
 from pagewright.results.passed import OF_KERNELS, OF_OTHER_TESTS, Passed
 
@@ -177,14 +178,15 @@ def test_sources_that_were_not_cloned_are_refused(tmp_path):
 
 
 @pytest.mark.full
-def test_another_kernel_another_place_and_another_qemu_are_another_test(tmp_path):
+def test_another_kernel_place_compiler_or_qemu_is_another_test(tmp_path):
     """What has passed on one board, or on one point release, has not passed on another one."""
     (tmp_path / "test_suite.py").write_text("def test_passes():\n    pass\n")
     command = suites.command(tmp_path, "--resume")
     for place in ("one", "other"):
         (tmp_path / f"{place}.yaml").write_text(f"targets: {{{place}: {{}}}}\n")
     # Stand-ins that say what is in a file, and nothing to other commands.
-    for name, asked in (("apt-cache", "madison"), ("qemu-system-aarch64", "--version")):
+    programs = {"apt-cache": "madison", "qemu-system-aarch64": "--version", GCC: "--version"}
+    for name, asked in programs.items():
         script = f'#!/bin/sh\n[ "$1" != {asked} ] || cat {tmp_path}/{name}.says\n'
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
@@ -194,19 +196,21 @@ def test_another_kernel_another_place_and_another_qemu_are_another_test(tmp_path
     }
     known_good = workspace.find().base().known_good
     seen = []
-    for place, kernel, offered, qemu in (
-        ("one", "", known_good, "10.0"),
-        ("one", "", known_good, "10.0"),
-        ("other", "", known_good, "10.0"),
-        ("other", "newest", "6.12.998", "10.0"),
-        ("other", "newest", "6.12.998", "10.0"),
+    for place, kernel, offered, qemu, compiler in (
+        ("one", "", known_good, "10.0", "12.2"),
+        ("one", "", known_good, "10.0", "12.2"),
+        ("other", "", known_good, "10.0", "12.2"),
+        ("other", "newest", "6.12.998", "10.0", "12.2"),
+        ("other", "newest", "6.12.998", "10.0", "12.2"),
         # The same words of the user, but apt has something else.
-        ("other", "newest", "6.12.999", "10.0"),
-        ("other", "", "6.12.999", "10.0"),
-        ("other", "", "6.12.999", "10.1"),
+        ("other", "newest", "6.12.999", "10.0", "12.2"),
+        ("other", "", "6.12.999", "10.0", "12.2"),
+        ("other", "", "6.12.999", "10.1", "12.2"),
+        ("other", "", "6.12.999", "10.1", "14.2"),
     ):
         (tmp_path / "apt-cache.says").write_text(f"p | {offered}-1 | http://localhost\n")
         (tmp_path / "qemu-system-aarch64.says").write_text(f"QEMU emulator version {qemu}\n")
+        (tmp_path / f"{GCC}.says").write_text(f"{GCC} (Debian) {compiler}\n")
         done = subprocess.run(
             [*command, f"--lg-env={place}.yaml"],
             cwd=tmp_path,
@@ -216,7 +220,7 @@ def test_another_kernel_another_place_and_another_qemu_are_another_test(tmp_path
             check=False,
         )
         seen.append("1 passed" in done.stdout)
-    assert seen == [True, False, True, True, False, True, False, True]
+    assert seen == [True, False, True, True, False, True, False, True, True]
 
 
 def test_a_new_file_that_goes_into_a_kernel_is_a_change_since_the_commit(clone):

@@ -27,8 +27,8 @@ BY_NMI = ("a_pause_stops_a_cpu_with_interrupts_off",)
 
 
 EVERY_DAY = [(4, NMI)]
-# Where an emulator has more CPUs than its host, a pause takes long. With so long a wait it fails for
-# the time it took, and not for the number of tries.
+# Where an emulator has more CPUs than its host, a pause takes long. With so long a wait it fails
+# for the time it took, and not for the number of tries.
 PATIENT = "cpu_pause.wait_us=1000000"
 # So many CPUs do not even boot, as they wait for one another while the host runs another one.
 # Where instructions are the clock, all CPUs go on alike, and the usual waits are long enough.

@@ -24,6 +24,8 @@ HOST_GCC = "gcc"
 # Which LLVM compiles the kernels that Clang compiles: Debian 12 and 13 both have it.
 LLVM = 19
 CLANG = f"clang-{LLVM}"
+# All that may compile something, of which a computer need not have the last one.
+COMPILERS = (HOST_GCC, GCC, GCC_ARM32, CLANG)
 
 
 def version(compiler: str) -> str:
