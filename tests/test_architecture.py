@@ -73,3 +73,11 @@ def test_every_module_is_in_the_document():
         if file.parent.name != "cli" and file.stem != "__init__" and f"`{file.stem}`" not in text
     ]
     assert missing == []
+
+
+def test_no_module_of_the_tests_has_the_name_of_a_folder():
+    """When pytest has loaded tests of a folder, Python imports the folder by that name."""
+    modules = [*SPACE.root.glob("tests/shared/*.py"), *SPACE.root.glob("features/*/host/*.py")]
+    names = {module.stem for module in modules}
+    assert "documents" in names
+    assert names & {folder.name for folder in SPACE.root.iterdir() if folder.is_dir()} == set()

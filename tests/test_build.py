@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from empty_feature import FEATURE
 
-from features import FEATURE
 from pagewright.host import disk, packages, workspace
 from pagewright.host.arm64_packages import Fetched
 from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError

@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import replace
 
 import pytest
+from empty_feature import FEATURE
 
-from features import FEATURE
 from pagewright.guest import image, programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import arm64_packages, disk, packages
