@@ -160,7 +160,7 @@ def test_isolated_cpus_are_not_paused(machine, cpu, append, said):
     place.check(HOTPLUG.replace("cpu[1-9]", "cpu[23]"), timeout=300)
     if "are not paused" in said:
         # A module's permissions are changed in pages, as they are.
-        place.check(f"modprobe xts && {UNLOAD} xts", timeout=300)
+        place.check(f"modprobe dummy && {UNLOAD} dummy", timeout=300)
         assert place.read("/sys/kernel/cpu_pause/pauses") == ["0"]
     assert place.warnings() == ""
 
