@@ -203,6 +203,8 @@ IN_A_PAUSE = {
 }
 # What these call beside each other; the README says what that means for probes.
 CALLED_IN_A_PAUSE = {"_find_next_bit", "irq_get_irq_data"}
+# What cpu_pause_ipi() calls before the CPU says that it has stopped, and after it was let go.
+BEFORE_AND_AFTER = {"sdei_try_mask_local_cpu", "sdei_unmask_local_cpu"}
 
 
 @pytest.mark.parametrize(
@@ -211,11 +213,17 @@ CALLED_IN_A_PAUSE = {"_find_next_bit", "irq_get_irq_data"}
 def test_nothing_else_is_called_in_a_pause(space, tested, name):
     """No compiler makes a function of what has to be inlined there."""
     vmlinux = build.ensure(space, tested(name)).vmlinux
-    called = {}
+    called, codes = {}, {}
     for function in sorted(IN_A_PAUSE):
         code = run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={function}", vmlinux])
         assert f"<{function}>:" in code
+        codes[function] = code
         called[function] = set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
+    # A CPU that has stopped calls nothing, and does not use its stack or its task.
+    stopped = re.search(r"\tstlr\t.*?\tisb$", codes["cpu_pause_ipi"], re.MULTILINE | re.DOTALL)
+    assert stopped
+    assert not re.search(r"\tbl\t|\bsp\b|sp_el0", stopped[0])
+    called["cpu_pause_ipi"] -= BEFORE_AND_AFTER
     assert called["stop_others"] == {"smp_send_cpu_pause"}
     assert set().union(*called.values()) <= IN_A_PAUSE | CALLED_IN_A_PAUSE, called
 
