@@ -213,12 +213,15 @@ BEFORE_AND_AFTER = {"sdei_try_mask_local_cpu", "sdei_unmask_local_cpu"}
 def test_nothing_else_is_called_in_a_pause(space, tested, name):
     """No compiler makes a function of what has to be inlined there."""
     vmlinux = build.ensure(space, tested(name)).vmlinux
-    called, codes = {}, {}
-    for function in sorted(IN_A_PAUSE):
-        code = run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={function}", vmlinux])
-        assert f"<{function}>:" in code
-        codes[function] = code
-        called[function] = set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
+    codes = {
+        function: run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={function}", vmlinux])
+        for function in sorted(IN_A_PAUSE)
+    }
+    assert [name for name, code in codes.items() if f"<{name}>:" not in code] == []
+    called = {
+        function: set(re.findall(r"\tbl\t.* <([^>]+)>$", code, re.MULTILINE))
+        for function, code in codes.items()
+    }
     # A CPU that has stopped calls nothing, and does not use its stack or its task.
     stopped = re.search(r"\tstlr\t.*?\tisb$", codes["cpu_pause_ipi"], re.MULTILINE | re.DOTALL)
     assert stopped

@@ -228,9 +228,10 @@ def record(options: MachineOptions, settle: float = 60) -> Record:
     Raises:
         PagewrightError: it did not boot, or has no modules.
     """
-    # Not the tests of features below arch/, which run when they are loaded. Those of Debian's
-    # configurations are compressed, as .ko.xz.
-    modules = r"sed '/arch/d; s|:.*||; s|.*/||; s|\.ko.*||' /lib/modules/$(uname -r)/modules.dep"
+    # Not the tests of features below arch/, which run when they are loaded. Debian's configurations
+    # compress modules, whose names end in .ko.xz then.
+    name = r"/arch/d; s|:.*||; s|.*/||; s|\.ko\(\.[a-z]*\)*$||"
+    modules = f"sed '{name}' /lib/modules/$(uname -r)/modules.dep"
     with boot(options) as machine:
         page = int(machine.check("getconf PAGESIZE"))
         mode = machine.check("dmesg | sed -n 's/.*\\(linear map: .*\\)/\\1/p' | head -n 1")
