@@ -264,9 +264,14 @@ def unmet(wanted: dict[str, str], config: dict[str, str]) -> list[str]:
 
 
 def make_command(build: Build, *targets: str) -> list[str | Path]:
-    """Return the make command line for a build."""
+    """Return the make command line for a build.
+
+    It gives way to all else that runs, as that may be guests of other tests. Without time on a
+    processor their watchdogs would find that they hang.
+    """
     tools = f"LLVM=-{LLVM}" if build.clang else f"CROSS_COMPILE={CROSS}"
     return [
+        "nice",
         "make",
         "-C",
         build.tree,
@@ -393,10 +398,7 @@ def _compile(build: Build, total: int, env: Mapping[str, str]) -> None:
                 bar.advance()
 
         try:
-            # A guest of another test may run beside it. Without time on a processor its watchdogs
-            # would find that it hangs.
-            command = ["nice", *make_command(build, "Image", "modules")]
-            run(command, env=env, on_line=follow, log=log)
+            run(make_command(build, "Image", "modules"), env=env, on_line=follow, log=log)
         except PagewrightError as error:
             error.todo = error.todo or f"the whole log is {log}"
             raise
