@@ -325,6 +325,27 @@ def test_kbuild_is_asked_only_if_something_changed(tiny, monkeypatch):
     assert times() == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("a.S", '.data\n.incbin "text"\n'), ("a.c", '__asm__(".data; .incbin \\"text\\"");\n')],
+)
+def test_no_object_with_another_file_in_it_comes_from_the_cache(tmp_path, name, source):
+    """With CCACHE_DEPEND=1, also from a user, it did: a certificate of another key, for example."""
+    environment = build.environment(Workspace(tmp_path, tmp_path))
+    (tmp_path / name).write_text(source)
+    command = ["ccache", GCC, "-Wp,-MMD,a.d", "-c", name, "-o", "a.o"]
+    for text in ("first", "second"):
+        (tmp_path / "text").write_text(text)
+        run(command, cwd=tmp_path, env={"CCACHE_DEPEND": "1", **environment})
+        assert text.encode() in (tmp_path / "a.o").read_bytes()
+    # It is the cache that compiles: what has no such file in it comes from there.
+    (tmp_path / name).write_text("\n")
+    log = {"CCACHE_LOGFILE": str(tmp_path / "log")}
+    for _ in range(2):
+        run(command, cwd=tmp_path, env=environment | log)
+    assert "Result: direct_cache_hit" in (tmp_path / "log").read_text()
+
+
 def test_guests_go_before_a_build(tiny, monkeypatch):
     niceness = made(tiny, "patched", "6.12.117-1", "text", monkeypatch).with_name("niceness")
     assert int(niceness.read_text()) == min(os.nice(0) + 10, 19)

@@ -529,10 +529,52 @@ def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log)
 
 
 def test_a_linear_map_that_the_command_line_fixes(tree, status):
-    root = without_log(tree("all-on", cmdline("rodata=on")))
+    root = without_log(tree("all-on", cmdline("rodata=on kfence.sample_interval=100")))
     found = by_name(status(root))["linear-map"]
     assert found["state"] == "off"
     assert "protection of rodata=full" in found["why"]
+
+
+@pytest.mark.parametrize(
+    ("built", "parameter", "late"),
+    [
+        ("0", "", True),
+        ("0", "kfence.sample_interval=100", False),
+        ("100", "", False),
+        ("100", "kfence.sample_interval=0", True),
+        # The kernel ignores what is no number.
+        ("0", "kfence.sample_interval=", True),
+        (None, "kfence.sample_interval=0", False),
+    ],
+)
+def test_kfence_that_may_begin_after_boot_has_permissions_change(
+    tree, status, call, built, parameter, late
+):
+    """It makes pages invalid, and so the kernel splits blocks also with rodata=on."""
+
+    def make(name: str) -> Path:
+        root = tree(name, cmdline(f"rodata=on {parameter}"))
+        config = root / "boot" / "config-6.12.117"
+        text = re.sub(r"^CONFIG_KFENCE.*\n", "", config.read_text(), flags=re.MULTILINE)
+        if built is not None:
+            text += f"CONFIG_KFENCE=y\nCONFIG_KFENCE_SAMPLE_INTERVAL={built}\n"
+        config.write_text(text)
+        return root
+
+    state = by_name(status(without_log(make("all-on"))))["linear-map"]["state"]
+    assert state == ("on" if late else "off")
+    assert bool(advice(call, make("unpatched"))["linear-map"]["bytes"]) == late
+
+
+def test_pauses_of_the_linear_map_are_known_without_the_log(tree, status, call):
+    """All CPUs are listed, and some started after boot."""
+    had = {"/sys/kernel/mm/linear_map/pauses": "9\n"}
+    root = without_log(tree("all-on", had))
+    found = by_name(status(root))["linear-map"]
+    assert found["state"] == "on"
+    assert "some CPUs had not started" in found["why"]
+    assert "arm64.linear_map=live" in found["changes"][0]
+    assert "linear-map needs it" in advice(call, root)["cpu-pause"]["words"]
 
 
 @pytest.mark.parametrize(
@@ -554,7 +596,7 @@ def test_the_configuration_says_what_the_default_of_rodata_is(
     symbol = "CONFIG_RODATA_FULL_DEFAULT_ENABLED"
 
     def make(name: str) -> Path:
-        root = tree(name, cmdline(parameter))
+        root = tree(name, cmdline(f"{parameter} kfence.sample_interval=100"))
         config = root / "boot" / "config-6.12.117"
         text = config.read_text().replace(f"{symbol}=y\n", "")
         config.write_text(text + (f"{symbol}=y\n" if built else f"# {symbol} is not set\n"))

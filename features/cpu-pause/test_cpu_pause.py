@@ -336,6 +336,32 @@ def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
 
 
 @pytest.mark.full
+def test_a_cpu_whose_id_is_not_what_it_shows_comes_up_as_on_the_base(machine, tmp_path):
+    """Nothing has compared the two for secondary CPUs, and some device trees have other IDs.
+
+    Not even once another CPU was given up; but then one such CPU has to have come up before.
+    """
+    path = tmp_path / "gdb"
+    place = machine(
+        smp=4,
+        append="maxcpus=2",
+        modules_from=["features/cpu-pause/other_ids.c"],
+        # A GICv3 is told of CPUs by these IDs.
+        extra_args=("-machine", "gic-version=2", *virtual_cpus.arguments(path)),
+    )
+    cpus = "/sys/devices/system/cpu"
+    place.check(f"insmod /{FOLDER}/other_ids.ko")
+    with virtual_cpus.VirtualCpus(path) as host:
+        host.run(range(4))
+        place.check(f"echo 1 >{cpus}/cpu2/online && echo 0 >{cpus}/cpu2/online")
+        host.run([0, 1, 2])
+        assert place.run(f"echo 1 >{cpus}/cpu3/online").status != 0
+        place.check(f"echo 1 >{cpus}/cpu2/online")
+    assert "CPU3: failed to come online" in place.console()
+    assert place.read(f"{cpus}/online") == ["0-2"]
+
+
+@pytest.mark.full
 def test_a_cpu_that_comes_after_it_was_given_up(machine, built, tmp_path):
     """It sets itself online, but takes no interrupt, and is not taken for the next one."""
     path = tmp_path / "gdb"

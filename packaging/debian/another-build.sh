@@ -6,7 +6,7 @@
 # initramfs made in between, of modules that the kernel in /boot refuses, and DKMS would keep the
 # modules that it made for the name. Modules that are compiled against the headers of another build
 # may be loaded, because they are made for the same name, and find per-CPU data in the wrong place.
-# A reinstallation is not refused, because all that it finds is of this build.
+# A reinstallation is not refused, because all that it finds was installed by this build.
 refuse_another_build() {
 	case "$1" in
 	install | upgrade) ;;
@@ -16,7 +16,11 @@ refuse_another_build() {
 	# It says which kernel the headers belong to.
 	headers=/usr/src/linux-headers-@RELEASE@/kernel.sha256
 	others=
-	if [ -e "$kernel" ] && ! echo "@KERNEL_DIGEST@  $kernel" | sha256sum --check --status; then
+	# A file that has been damaged, or signed, is still of this build if dpkg installed it as such:
+	# who reinstalls the package wants to have it mended.
+	if [ -e "$kernel" ] && ! echo "@KERNEL_DIGEST@  $kernel" | sha256sum --check --status &&
+		! dpkg-query --control-show linux-image-@RELEASE@ md5sums 2>/dev/null |
+		grep -q "^@KERNEL_MD5@  usr/lib/modules/@RELEASE@/vmlinuz$"; then
 		others=linux-image-@RELEASE@
 	fi
 	if [ -e "$headers" ] && ! grep -q "^@KERNEL_DIGEST@ " "$headers"; then

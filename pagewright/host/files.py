@@ -14,9 +14,9 @@ from typing import Any
 from pagewright.host.errors import PagewrightError
 
 
-def digest(file: Path) -> str:
+def digest(file: Path, algorithm: str = "sha256") -> str:
     """Return a digest of a file's contents; of nothing if it is not there."""
-    return hashlib.sha256(file.read_bytes() if file.exists() else b"").hexdigest()
+    return hashlib.new(algorithm, file.read_bytes() if file.exists() else b"").hexdigest()
 
 
 @contextmanager

@@ -290,8 +290,12 @@ def environment(space: Workspace) -> dict[str, str]:
         "CCACHE_DIR": str(space.cache / "ccache"),
         "CCACHE_BASEDIR": str(space.root),
         "CCACHE_NOHASHDIR": "1",
-        # The kernel build writes dependency files; ccache need not preprocess to find them.
-        "CCACHE_DEPEND": "1",
+        # With CCACHE_DEPEND=1 ccache would take all that a source depends on from the dependency
+        # files that kbuild writes. What `.incbin` brings is not in them: the certificate of the
+        # key that signs modules, the initramfs, the vDSO. An object with those of another build
+        # would be taken from the cache. What was put there like that is not in this namespace.
+        "CCACHE_NODEPEND": "1",
+        "CCACHE_NAMESPACE": "all-dependencies",
         "CCACHE_MAXSIZE": CCACHE_SIZE,
         "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
         "KBUILD_BUILD_USER": "builder",

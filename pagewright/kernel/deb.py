@@ -286,6 +286,8 @@ def _write_debian(space: Workspace, chosen: Recipe, release: Release, target: Pa
         "LIBC": libc_version(),
         # Two builds may have the same name and version.
         "KERNEL_DIGEST": digest(boot / "vmlinuz"),
+        # dpkg knows the files that it has installed by this one.
+        "KERNEL_MD5": digest(boot / "vmlinuz", "md5"),
         "BOOT_KIB": str(sum(file.stat().st_size for file in boot.iterdir()) // 1024 + 1),
     }
     debian = target / "debian"

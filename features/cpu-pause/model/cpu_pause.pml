@@ -47,6 +47,7 @@
  *   UNDEAD   with HOTPLUG: CPU 1 may go on before CPU 2 is gone
  *   CRASH    the initiator may panic in a pause
  *   DEAF     CPU 1 masks everything and may never unmask it
+ *   FORGET   failures may be forgotten before a pause is asked for, if nobody else asks for one
  *   NMI      with any of them: the IPI is a pseudo-NMI, which local_irq_disable() does not
  *            keep out; masking DAIF does
  *
@@ -105,6 +106,7 @@ byte seq;			/* odd: a pause is requested or in progress */
 byte stopped_for[CPUS];		/* by CPU: the value of seq that it has stopped for last */
 bool pause_sem;			/* held in each try, and while a CPU comes or goes */
 byte failed_tries;		/* in a row, of whichever initiator; protected by pause_sem */
+byte asking;			/* how many want a pause, and sleep or try */
 bool lost;			/* CPU 2 was given up when it had begun to run, or not gone */
 
 /* --- The CPUs -------------------------------------------------------------------- */
@@ -347,8 +349,33 @@ inline try_pause(sleeps)
 	)
 }
 
+/*
+ * Some time after the last try failed, failures are forgotten. Nobody is between two tries then,
+ * as who sleeps there tries again much sooner.
+ */
+inline begin_to_ask()
+{
+#ifdef FORGET
+	THREAD(true,
+		asking++;
+		if
+		:: asking == 1 -> failed_tries = 0
+		:: skip
+		fi
+	)
+#endif
+}
+
+inline end_asking()
+{
+#ifdef FORGET
+	THREAD(true, asking--)
+#endif
+}
+
 inline cpu_pause_run()
 {
+	begin_to_ask();
 	do
 	::
 #ifdef NO_MUTEX
@@ -375,6 +402,7 @@ inline cpu_pause_run()
 		:: gave_up == EARLY_TIME_OUT && !FAILS	/* the back-off may be as short as it likes */
 		fi
 	od;
+	end_asking();
 	others = 0
 }
 
@@ -385,7 +413,7 @@ inline cpu_pause_try()
 	:: THREAD(!pause_sem, pause_sem = true) ->
 		if
 		:: lost
-		:: else -> try_pause(false)
+		:: else -> begin_to_ask(); try_pause(false); end_asking()
 		fi;
 		up_pause_sem();
 		others = 0

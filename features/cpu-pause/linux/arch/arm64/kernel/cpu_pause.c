@@ -150,6 +150,12 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
  */
 #define HOLD_OFF_NS	(250 * NSEC_PER_MSEC)
 
+/*
+ * When no try has failed for this long, failures are forgotten, and the next pause has all its
+ * tries again. What kept a CPU from being interrupted then says nothing of the CPUs now.
+ */
+#define FORGET_NS	(10 * NSEC_PER_SEC)
+
 /* How long an initiator goes on to try while others do, too. */
 #define GIVE_UP_NS	(2 * NSEC_PER_SEC)
 
@@ -157,8 +163,9 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
 #define TURN_TIMEOUT	msecs_to_jiffies(2000)
 #define CPUHP_TIMEOUT	msecs_to_jiffies(10000)
 
-/* How many tries have failed since the last that did not; protected by pause_sem. */
+/* How many tries have failed in a row, and when the last one did; protected by pause_sem. */
 static unsigned int failed_tries;
+static u64 last_failed_ns;
 
 /*
  * No try before this time of ktime_get_ns(); written under pause_sem. These times are not in
@@ -426,6 +433,8 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	count_pause(&pause_stats, ticks_to_ns(released - asked), all_stopped);
 	if (stats)
 		count_pause(stats, ticks_to_ns(released - asked), all_stopped);
+	if (!all_stopped)
+		last_failed_ns = ktime_get_ns();
 
 	return all_stopped;
 }
@@ -548,6 +557,19 @@ static u64 sleep_between_tries(void)
 	return (u64)FIRST_SLEEP_NS << (failed_tries - 1);
 }
 
+/* May there be a try now, or did the last one fail a moment ago? */
+static bool may_try(void)
+{
+	u64 now = ktime_get_ns();
+
+	if (now < next_try_ns)
+		return false;
+	if (failed_tries && now - last_failed_ns > FORGET_NS)
+		failed_tries = 0;
+
+	return true;
+}
+
 /*
  * Try once, unless the last try failed a moment ago.
  *
@@ -566,7 +588,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		ret = -EOPNOTSUPP;
 		goto unlock;
 	}
-	if (ktime_get_ns() < next_try_ns)
+	if (!may_try())
 		goto unlock;
 
 	if (try_pause(fn, arg, more, stats)) {
@@ -575,7 +597,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 	} else if (++failed_tries < MAX_FAILED_TRIES) {
 		put_off_next_try(sleep_between_tries());
 	} else {
-		/* The next pause has one try, and the count begins anew only if that succeeds. */
+		/* The next pause has one try, unless that comes so late that may_try() forgets. */
 		failed_tries = MAX_FAILED_TRIES - 1;
 		ret = fail_pause();
 	}
@@ -612,7 +634,7 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 		ret = -EOPNOTSUPP;
 		goto unlock;
 	}
-	if (ktime_get_ns() < next_try_ns)
+	if (!may_try())
 		goto unlock;
 
 	if (try_pause(fn, arg, more, stats)) {

@@ -48,11 +48,12 @@
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
+#include <linux/ktime.h>
 #include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/mutex.h>
-#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/sysfs.h>
 #include <linux/time64.h>
@@ -605,6 +606,13 @@ static bool next_run_of_parts(const void *what, unsigned int *position,
 	return false;
 }
 
+/*
+ * How long a module waits for its pause. One that is not loaded by then is missing until somebody
+ * loads it by hand, as nobody tries it again. A CPU that has taken no interrupt for longer, because
+ * it prints to a slow console for example, is one that the detector of hard lockups reports.
+ */
+#define MODULE_PATIENCE_NS	(10 * NSEC_PER_SEC)
+
 /**
  * linear_map_prepare_module() - split what a module will have read-only
  * @mod: the module, complete, before anything of it is protected
@@ -612,13 +620,15 @@ static bool next_run_of_parts(const void *what, unsigned int *position,
  * Its text and its data are in several areas, which are protected one after the other. Each
  * might take a pause otherwise.
  *
- * Context: process context, may sleep.
+ * Context: process context, may sleep, for MODULE_PATIENCE_NS and the tries of one more split. Who
+ *	    loads a module has no lock here.
  * Return: as split_all_ends().
  */
 int linear_map_prepare_module(const struct module *mod)
 {
 	const struct desc_change change = { .set = PTE_RDONLY, .clear = PTE_WRITE };
 	struct module_parts parts = { };
+	u64 give_up_ns = ktime_get_ns() + MODULE_PATIENCE_NS;
 	struct address_range run;
 	unsigned int position;
 	int ret;
@@ -640,13 +650,18 @@ int linear_map_prepare_module(const struct module *mod)
 			};
 	}
 
-	down_read(&linear_map_fold_sem);
-	ret = split_all_ends(next_run_of_parts, &parts, &change);
-	for (position = 0; ret && next_run_of_parts(&parts, &position, &run); )
-		fold_later(run.start, run.end);
-	up_read(&linear_map_fold_sem);
+	for (;;) {
+		down_read(&linear_map_fold_sem);
+		ret = split_all_ends(next_run_of_parts, &parts, &change);
+		for (position = 0; ret && next_run_of_parts(&parts, &position, &run); )
+			fold_later(run.start, run.end);
+		up_read(&linear_map_fold_sem);
 
-	return ret;
+		if (ret != -EBUSY || ktime_get_ns() >= give_up_ns ||
+		    fatal_signal_pending(current))
+			return ret;
+		cpu_pause_sleep(RETRY_NS);
+	}
 }
 
 #endif /* CONFIG_MODULES */

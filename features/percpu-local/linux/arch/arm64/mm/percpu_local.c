@@ -34,7 +34,8 @@
  * TTBR1 is loaded without CnP, as these tables are not common to all CPUs;
  * TTBR0 keeps it. Who changes the ASID in TTBR1 reads the register and writes it
  * back, and must not move to another CPU in between, whose table is another one.
- * Everybody who does so has interrupts or preemption off.
+ * Everybody who does so has interrupts or preemption off; or, with PREEMPT_RT, a
+ * lock that keeps the task on its CPU. cpu_do_switch_mm() says so to who debugs.
  *
  * All tables are made at boot, for every possible CPU, and stay: a CPU that
  * goes offline and comes back finds its own.
