@@ -35,7 +35,9 @@
  * TTBR0 keeps it. Who changes the ASID in TTBR1 reads the register and writes it
  * back, and must not move to another CPU in between, whose table is another one.
  * Everybody who does so has interrupts or preemption off; or, with PREEMPT_RT, a
- * lock that keeps the task on its CPU. cpu_do_switch_mm() says so to who debugs.
+ * lock that keeps the task on its CPU. cpu_do_switch_mm() cannot check that with
+ * cant_migrate(): while KASAN's shadow is made, nothing may be called there that
+ * has a stack to poison.
  *
  * All tables are made at boot, for every possible CPU, and stay: a CPU that
  * goes offline and comes back finds its own.
