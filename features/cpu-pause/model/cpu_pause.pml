@@ -355,7 +355,6 @@ inline try_pause(sleeps)
  */
 inline begin_to_ask()
 {
-#ifdef FORGET
 	THREAD(true,
 		asking++;
 		if
@@ -363,19 +362,25 @@ inline begin_to_ask()
 		:: skip
 		fi
 	)
-#endif
 }
 
 inline end_asking()
 {
-#ifdef FORGET
 	THREAD(true, asking--)
-#endif
 }
+
+/* Without it these are no steps, which the search would take in every order. */
+#ifdef FORGET
+#define BEGIN_TO_ASK	begin_to_ask();
+#define END_ASKING	end_asking();
+#else
+#define BEGIN_TO_ASK
+#define END_ASKING
+#endif
 
 inline cpu_pause_run()
 {
-	begin_to_ask();
+	BEGIN_TO_ASK
 	do
 	::
 #ifdef NO_MUTEX
@@ -402,7 +407,7 @@ inline cpu_pause_run()
 		:: gave_up == EARLY_TIME_OUT && !FAILS	/* the back-off may be as short as it likes */
 		fi
 	od;
-	end_asking();
+	END_ASKING
 	others = 0
 }
 
@@ -413,7 +418,7 @@ inline cpu_pause_try()
 	:: THREAD(!pause_sem, pause_sem = true) ->
 		if
 		:: lost
-		:: else -> begin_to_ask(); try_pause(false); end_asking()
+		:: else -> BEGIN_TO_ASK try_pause(false); END_ASKING
 		fi;
 		up_pause_sem();
 		others = 0
