@@ -439,10 +439,12 @@ def test_what_folds_is_bound_to_no_cpu(machine):
 def test_a_module_takes_two_pauses(machine):
     """All that its text and data split, and all that is folded after it.
 
-    Time is counted in instructions, or a guest that waits for its host folds half way.
+    Time is counted in instructions, or a guest that waits for its host folds half way. It passes
+    all the same while all CPUs wait for the disk, from which everything has been read before.
     """
     options = "arm64.linear_map_fold_delay_ms=100"
     guest = machine(cpu=LEVEL_0_CPU, smp=2, icount=True, append=options)
+    load_and_unload(guest, MODULES[:1])
     settled_leaves(guest, 2)
     before = pauses(guest)
     load_and_unload(guest, MODULES[:1])
