@@ -21,10 +21,12 @@ static int know_id(struct kprobe *probe, struct pt_regs *regs)
 	return 0;
 }
 
-static struct kprobe probes[] = {
-	{ .symbol_name = "psci_0_2_cpu_on", .pre_handler = know_id },
-	{ .symbol_name = "psci_affinity_info", .pre_handler = know_id },
+static struct kprobe cpu_on = { .symbol_name = "psci_0_2_cpu_on", .pre_handler = know_id };
+static struct kprobe affinity_info = {
+	.symbol_name = "psci_affinity_info", .pre_handler = know_id
 };
+
+static struct kprobe *probes[] = { &cpu_on, &affinity_info };
 
 /* A probe of it says where it is. */
 static struct kprobe lookup = {
@@ -33,7 +35,6 @@ static struct kprobe lookup = {
 
 static int __init other_ids_init(void)
 {
-	struct kprobe *both[] = { &probes[0], &probes[1] };
 	unsigned long (*lookup_name)(const char *name);
 	int ret = register_kprobe(&lookup);
 
@@ -45,7 +46,7 @@ static int __init other_ids_init(void)
 	if (!logical_map)
 		return -ENOENT;
 
-	ret = register_kprobes(both, ARRAY_SIZE(both));
+	ret = register_kprobes(probes, ARRAY_SIZE(probes));
 	if (!ret)
 		logical_map[CPU] |= OTHER_ID;
 
@@ -55,10 +56,8 @@ module_init(other_ids_init);
 
 static void __exit other_ids_exit(void)
 {
-	struct kprobe *both[] = { &probes[0], &probes[1] };
-
 	logical_map[CPU] &= ~OTHER_ID;
-	unregister_kprobes(both, ARRAY_SIZE(both));
+	unregister_kprobes(probes, ARRAY_SIZE(probes));
 }
 module_exit(other_ids_exit);
 

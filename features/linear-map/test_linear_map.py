@@ -526,13 +526,13 @@ def test_a_pause_that_cannot_be_had_fails_the_change(machine):
     assert guest.run(f"modprobe {MODULES[1]}").status != 0
     assert direct_map(guest) == before
     failed = pauses_failed(guest)
-    # Ten times four tries in a second, and a last one for whom time has run out. A busy host has
-    # time for fewer.
+    # A module is tried four times in each of ten seconds, and so often once more when the time is
+    # over. A busy host has time for fewer tries.
     assert 12 <= failed <= 44 and failed % 4 == 0
     # BPF's allocator, whose lock all want, does not wait for what a user can keep from being had.
     assert guest.check(f"{TESTS}/unprivileged filter") == str(ENOTSUPP)
     assert pauses_failed(guest) == failed + 1
-    # A CPU is deaf for longer than others wait for it, and for less than a module does.
+    # Nine pauses fail, which is more than other callers wait for, and less than a module does.
     guest.check(f"echo 9 >{fail}/times; modprobe {MODULES[1]}")
     assert pauses_failed(guest) == failed + 10
     assert guest.check(f"{TESTS}/unprivileged filter") == "0"
