@@ -445,3 +445,20 @@ def test_death_in_a_pause_is_told(machine, death, nmi):
     assert "Kernel panic" in place.console()
     assert "SMP: stopping secondary CPUs" in place.console()
     assert "failed to stop" not in place.console()
+
+
+@pytest.mark.full
+def test_a_pause_does_not_keep_a_panic_that_began_before_it(machine):
+    """Whoever panics second is stopped by the first, whom it had paused."""
+    place = machine(smp=4, append=NMI, modules_from=["features/cpu-pause/slow_panic.c"])
+    crash = "/sys/kernel/debug/provoke-crash/DIRECT"
+    place.check(f"insmod /{FOLDER}/slow_panic.ko")
+    place.check(f"taskset -c 1 sh -c 'sleep 1; echo PANIC >{crash}' &")
+    has_begun = "until dmesg | grep -q 'entry PANIC'; do sleep 0.1; done"
+    with pytest.raises(PagewrightError):
+        place.check(f"{has_begun}; taskset -c 0 sh -c 'echo CPU_PAUSE_PANIC >{crash}'", timeout=20)
+    assert "Kernel panic - not syncing: dumptest" in place.console()
+    # It says no more than that, as only one panic is told of.
+    assert DEATHS["panic"] not in place.console()
+    assert "SMP: stopping secondary CPUs" in place.console()
+    assert "failed to stop" not in place.console()
