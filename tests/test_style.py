@@ -203,7 +203,9 @@ LEFT_OUT = (
 def test_our_folders_compile_without_what_most_kernels_have(symbols):
     """An error stops make, wherever it is; warnings must not be of our files."""
     patched = build.ensure(SPACE, "patched-4k")
-    off = "".join(f"# CONFIG_{symbol} is not set\n" for symbol in symbols.split())
+    # Some of it is always there but for experts.
+    off = "CONFIG_EXPERT=y\n"
+    off += "".join(f"# CONFIG_{symbol} is not set\n" for symbol in symbols.split())
     output = compiled(patched, "check-without", off, "arch/arm64/kernel/", "arch/arm64/mm/", "mm/")
     config = (SPACE.out / "check-without" / ".config").read_text().splitlines()
     assert not {f"CONFIG_{symbol}=y" for symbol in symbols.split()} & set(config)

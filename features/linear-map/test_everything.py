@@ -165,7 +165,12 @@ def test_everything_at_once(machine, space, hotplug, build, way):
     place.check(f"until {ended}; do sleep 1; done", timeout=2400)
     hotplug.resize(place, 0)
     failed = {name: place.check(f"tail -n 20 /run/{name}.log") for name in JOBS}
-    assert not {name: text for name, text in failed.items() if "failed: " in text}, failed
+    # A busy host may not run one of the CPUs for longer than a pause is tried.
+    without_pause = place.read("/sys/kernel/cpu_pause/failed")
+    assert not {name: text for name, text in failed.items() if "failed: " in text}, (
+        failed,
+        f"pauses that could not be had: {without_pause}",
+    )
     turns = dict(zip(JOBS, place.read(*(f"/run/{name}.turns" for name in JOBS)), strict=True))
     assert min(map(int, turns.values())) > 0, turns
     assert set(place.read(UNPLUGGED)[0].split()) == set("4567")
