@@ -203,7 +203,7 @@ LEFT_OUT = (
 def test_our_folders_compile_without_what_most_kernels_have(symbols):
     """An error stops make, wherever it is; warnings must not be of our files."""
     patched = build.ensure(SPACE, "patched-4k")
-    # Some of it is always there but for experts.
+    # Without EXPERT nobody can leave out PROC_FS.
     off = "CONFIG_EXPERT=y\n"
     off += "".join(f"# CONFIG_{symbol} is not set\n" for symbol in symbols.split())
     output = compiled(patched, "check-without", off, "arch/arm64/kernel/", "arch/arm64/mm/", "mm/")

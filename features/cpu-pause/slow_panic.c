@@ -15,7 +15,10 @@ static atomic_t has_delayed;
 
 static void slow_panic_write(struct console *console, const char *text, unsigned int length)
 {
-	/* Interrupts are off in a panic, and pseudo-NMIs are not. */
+	/*
+	 * A panic has interrupts off and pseudo-NMIs on, so another CPU can pause this one
+	 * meanwhile.
+	 */
 	if (oops_in_progress && !atomic_xchg(&has_delayed, 1))
 		mdelay(DELAY_MS);
 }

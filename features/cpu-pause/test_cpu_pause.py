@@ -458,7 +458,7 @@ def test_a_pause_does_not_keep_a_panic_that_began_before_it(machine):
     with pytest.raises(PagewrightError):
         place.check(f"{has_begun}; taskset -c 0 sh -c 'echo CPU_PAUSE_PANIC >{crash}'", timeout=20)
     assert "Kernel panic - not syncing: dumptest" in place.console()
-    # It says no more than that, as only one panic is told of.
+    # Only the first panic is told of.
     assert DEATHS["panic"] not in place.console()
     assert "SMP: stopping secondary CPUs" in place.console()
     assert "failed to stop" not in place.console()

@@ -70,8 +70,8 @@ def resize(place: Machine, size: Size, number: int) -> int:
 
 
 def demote(place: Machine, size: Size, to: Size, number: int) -> None:
-    # Contiguous pages, which are smaller than the default size, are what it is demoted to from
-    # the start; the kernel does not take them from anybody.
+    # The kernel refuses a demote_size below the default size of hugepages (contiguous pages), even
+    # where it has chosen that one itself.
     target = f"{size.pool}/demote_size"
     place.check(
         f"(grep -qx {to.kib}kB {target} || echo {to.kib}kB >{target}) && "
@@ -1371,8 +1371,9 @@ def test_everything_at_once(machine, build, rounds, cpu, mode, large, giant, pag
     script = STRESS.format(
         hugepages=HUGEPAGES,
         rounds=rounds,
-        # Who reads these files holds no page, and finds a tail where a hugepage is made between
-        # two looks at one. That is a BUG() with DEBUG_VM_PGFLAGS, in code that no feature changes.
+        # The kernel holds no page while it reads these files. It finds a tail if a hugepage is made
+        # of a page between two looks at it, which is a BUG() with DEBUG_VM_PGFLAGS. No feature
+        # changes that code.
         walk="true" if debug else "cat /proc/kpageflags /proc/kpagecount >/dev/null",
         giant=giant.kib,
         large=large.kib,

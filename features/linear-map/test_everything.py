@@ -165,7 +165,8 @@ def test_everything_at_once(machine, space, hotplug, build, way):
     place.check(f"until {ended}; do sleep 1; done", timeout=2400)
     hotplug.resize(place, 0)
     failed = {name: place.check(f"tail -n 20 /run/{name}.log") for name in JOBS}
-    # A busy host may not run one of the CPUs for longer than a pause is tried.
+    # A job also fails for want of a pause, if a busy host does not run one of the CPUs for so long
+    # as a pause is tried.
     without_pause = place.read("/sys/kernel/cpu_pause/failed")
     assert not {name: text for name, text in failed.items() if "failed: " in text}, (
         failed,

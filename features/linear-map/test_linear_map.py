@@ -616,7 +616,8 @@ def test_a_cpu_that_cannot_be_interrupted_stops_the_others_seldom(machine):
     given_up, total_ns = (end - begin for begin, end in zip(begun, ended, strict=True))
     # Seven before the first pause fails, and from then on one in a quarter of a second.
     assert 7 <= given_up <= 7 + 2000 // 250
-    # Each is 4 ms, and what else the others lose is little: a pause for each page.
+    # Each try in vain takes 4 ms. The pauses that come to pass, one for each page, take less than
+    # one such try together.
     assert total_ns < (given_up + 1) * 4_000_000
     assert guest.warnings() == ""
 
