@@ -198,11 +198,16 @@ def test_statistics_and_limit(machine):
 IN_A_PAUSE = {
     *("stop_others", "let_go", "cpu_pause_ipi", "smp_send_cpu_pause"),
     *("__ipi_send_mask", "__ipi_send_single", "gic_broadcast_sgi", "cpu_logical_map"),
-    *("cpu_pause_limit_reached", "cpu_pause_half_reached"),
+    *("cpu_pause_limit_reached", "cpu_pause_half_reached", "arch_timer_read_cntvct_el0"),
     *("remap_paused", "split_paused", "change_entries", "exchange_once"),
 }
 # What these call beside each other; the README says what that means for probes.
 CALLED_IN_A_PAUSE = {"_find_next_bit", "irq_get_irq_data"}
+# What calls others by their address: the counter, or what the driver of the interrupts has.
+CALLS_BY_ADDRESS = {
+    *("stop_others", "cpu_pause_limit_reached", "cpu_pause_half_reached"),
+    *("smp_send_cpu_pause", "__ipi_send_mask", "__ipi_send_single"),
+}
 # What cpu_pause_ipi() calls before the CPU says that it has stopped, and after it was let go.
 BEFORE_AND_AFTER = {"sdei_try_mask_local_cpu", "sdei_unmask_local_cpu"}
 
@@ -229,6 +234,8 @@ def test_nothing_else_is_called_in_a_pause(space, tested, name):
     called["cpu_pause_ipi"] -= BEFORE_AND_AFTER
     assert called["stop_others"] == {"smp_send_cpu_pause"}
     assert set().union(*called.values()) <= IN_A_PAUSE | CALLED_IN_A_PAUSE, called
+    by_address = {name for name, code in codes.items() if "\tblr\t" in code}
+    assert by_address <= CALLS_BY_ADDRESS
 
 
 def test_nothing_that_runs_in_a_pause_can_be_traced_or_probed(machine):
@@ -447,12 +454,27 @@ def test_death_in_a_pause_is_told(machine, death, nmi):
     assert "failed to stop" not in place.console()
 
 
+def test_a_warning_in_a_pause_waits_for_no_console(machine):
+    """Its text comes before it is known to be a warning, while another CPU has the console."""
+    place = machine(smp=4, append=NMI, modules_from=["features/cpu-pause/slow_console.c"])
+    place.check("echo 0 >/proc/sys/kernel/panic_on_oops; echo on >/proc/sys/kernel/printk_devkmsg")
+    place.check(f"insmod /{FOLDER}/slow_console.ko always=1")
+    place.check("taskset -c 1 sh -c 'while :; do echo busy >/dev/kmsg; done' & sleep 1")
+    with pytest.raises(PagewrightError):
+        crash = "echo CPU_PAUSE_WARNING >/sys/kernel/debug/provoke-crash/DIRECT"
+        place.check(f"taskset -c 0 sh -c '{crash}'", timeout=20)
+    assert DEATHS["warning"] in place.console()
+    assert "Kernel panic" in place.console()
+    assert "SMP: stopping secondary CPUs" in place.console()
+    assert "failed to stop" not in place.console()
+
+
 @pytest.mark.full
 def test_a_pause_does_not_keep_a_panic_that_began_before_it(machine):
     """Whoever panics second is stopped by the first, whom it had paused."""
-    place = machine(smp=4, append=NMI, modules_from=["features/cpu-pause/slow_panic.c"])
+    place = machine(smp=4, append=NMI, modules_from=["features/cpu-pause/slow_console.c"])
     crash = "/sys/kernel/debug/provoke-crash/DIRECT"
-    place.check(f"insmod /{FOLDER}/slow_panic.ko")
+    place.check(f"insmod /{FOLDER}/slow_console.ko")
     place.check(f"taskset -c 1 sh -c 'sleep 1; echo PANIC >{crash}' &")
     has_begun = "until dmesg | grep -q 'entry PANIC'; do sleep 0.1; done"
     with pytest.raises(PagewrightError):

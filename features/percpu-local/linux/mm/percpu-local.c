@@ -120,9 +120,11 @@ static void percpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
 
 /*
  * More flushes than this, each of which waits for all CPUs, cost more than one
- * flush of everything.
+ * flush of everything; and so does the flush of more pages, each of which is
+ * sent to all CPUs.
  */
 #define PERCPU_LOCAL_MAX_FLUSHES	16
+#define PERCPU_LOCAL_MAX_PAGES		512
 
 /*
  * Pages of all units of @chunk were unmapped. The units are far apart: flush
@@ -132,10 +134,12 @@ static void percpu_local_flush(struct pcpu_chunk *chunk, int page_start,
 			       int page_end)
 {
 	unsigned long size = PFN_PHYS(page_end - page_start);
+	int flushes = pcpu_nr_units + 1;
 	unsigned long addr;
 	unsigned int cpu;
 
-	if (pcpu_nr_units + 1 > PERCPU_LOCAL_MAX_FLUSHES) {
+	if (flushes > PERCPU_LOCAL_MAX_FLUSHES ||
+	    flushes * (page_end - page_start) > PERCPU_LOCAL_MAX_PAGES) {
 		flush_tlb_all();
 		return;
 	}

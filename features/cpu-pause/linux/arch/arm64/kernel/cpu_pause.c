@@ -54,6 +54,8 @@
  *   kernel code from then on, though CPU hotplug has given it up, so there are no more pauses. Nor
  *   are there if one leaves and firmware does not say that it is gone, until it has come again.
  * - When the initiator panics it lets the others go, so that they can be stopped.
+ * - What the initiator prints reaches the consoles later. A CPU that has stopped may hold what a
+ *   console needs, and the text of a warning is printed before anybody knows that it is a warning.
  *
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
  * what would break without each part.
@@ -216,6 +218,9 @@ static __always_inline u64 ticks(void)
 	return __arch_counter_get_cntvct_stable();
 }
 
+/* What reads the counter where no erratum wants more. It is called by its address, not inlined. */
+NOKPROBE_SYMBOL(arch_timer_read_cntvct_el0);
+
 static u64 us_to_ticks(u64 us)
 {
 	return mul_u64_u64_div_u64(us, arch_timer_get_rate(), USEC_PER_SEC);
@@ -282,19 +287,21 @@ void noinstr cpu_pause_ipi(void)
 	unmask(daif);
 }
 
-/* Let everyone go, unless that was done already, on the way to a panic. */
-static void notrace let_go(void)
+/* Let everyone go; false if that was done already, on the way to a panic. */
+static bool notrace let_go(void)
 {
 	u64 seq = READ_ONCE(pause.seq);
 
 	if (!(seq & 1))
-		return;
+		return false;
 
 	/*
 	 * What was changed is changed before they see it. Pairs with the load-acquire of each that
 	 * waits. That may read the value of a later pause; its initiator got pause_sem from this.
 	 */
 	smp_store_release(&pause.seq, seq + 1);
+
+	return true;
 }
 
 NOKPROBE_SYMBOL(let_go);
@@ -315,7 +322,9 @@ bool cpu_pause_abandon(void)
 	if (!irqs_disabled() || READ_ONCE(pause_initiator) != raw_smp_processor_id())
 		return false;
 
-	let_go();
+	/* From now on the others can give back what a console needs. */
+	if (let_go())
+		printk_deferred_exit();
 
 	return true;
 }
@@ -403,6 +412,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	pause_limit = us_to_ticks(READ_ONCE(limit_us));
 
 	local_irq_save(flags);
+	printk_deferred_enter();
 	daif = mask_all();
 	masked = sdei_try_mask_local_cpu();
 
@@ -426,6 +436,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	if (masked)
 		sdei_unmask_local_cpu();
 	unmask(daif);
+	printk_deferred_exit();
 	local_irq_restore(flags);
 
 	trace_cpu_pause(others, ticks_to_ns(arrived - asked),

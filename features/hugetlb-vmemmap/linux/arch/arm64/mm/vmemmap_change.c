@@ -359,11 +359,12 @@ static void fill_table(pte_t *table, pmd_t block)
 
 /*
  * Prepare the split of a block, which saves memory and can be done without. So no task is killed
- * for want of a table. One that waits for the lock could not even die.
+ * for want of a table. One that waits for the lock could not even die. Nor is I/O waited for: the
+ * lock may be wanted by who resets the device that would have to do it.
  */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {
-	gfp_t gfp = GFP_PGTABLE_KERNEL | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
+	gfp_t gfp = GFP_NOIO | __GFP_ZERO | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
 	struct ptdesc *ptdesc = pagetable_alloc(gfp, 0);
 	pmd_t entry = __pmd(0);
 	pte_t *table;

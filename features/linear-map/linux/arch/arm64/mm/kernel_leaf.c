@@ -20,6 +20,7 @@
 #include <linux/align.h>
 #include <linux/mm.h>
 #include <linux/pfn.h>
+#include <linux/preempt.h>
 
 #include "kernel_leaf.h"
 
@@ -211,6 +212,12 @@ pteval_t linear_map_default_desc(unsigned long addr, enum leaf_size size)
  * safe. Maintenance by address is enough then, if it is of all pages of the range: neither the
  * contiguous bit nor a size changes, and contpte_wrprotect_ptes() relies on the same.
  *
+ * A task is not preempted between the first of these entries and the last. So on a CPU that has
+ * its interrupts disabled all entries of a leaf agree, if no other CPU is online, on which
+ * linear_map_change() relies for hibernation. With two levels of tables a contiguous range of
+ * blocks is an exception: set_pmd() takes a lock there, for which it sleeps on PREEMPT_RT. Such a
+ * range has 16 GiB, and nobody gives back as much that was executable.
+ *
  * Context: any. The caller does the TLB maintenance.
  */
 void set_kernel_leaf(enum leaf_size size, void *entry, pteval_t desc)
@@ -227,13 +234,19 @@ void set_kernel_leaf(enum leaf_size size, void *entry, pteval_t desc)
 		break;
 	case LEAF_CONT_PMD:
 	case LEAF_PMD:
+		if (CONFIG_PGTABLE_LEVELS > 2)
+			preempt_disable();
 		for (i = 0; i < nr; i++)
 			set_pmd(pmdp + i, __pmd(piece_desc(desc, size, i)));
+		if (CONFIG_PGTABLE_LEVELS > 2)
+			preempt_enable();
 		break;
 	case LEAF_CONT_PTE:
 	case LEAF_PTE:
+		preempt_disable();
 		for (i = 0; i < nr; i++)
 			__set_pte(ptep + i, __pte(piece_desc(desc, size, i)));
+		preempt_enable();
 		break;
 	default:
 		break;

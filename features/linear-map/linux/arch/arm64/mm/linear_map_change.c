@@ -173,7 +173,8 @@ int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clea
 	 * The image of a hibernating system is copied by one CPU with interrupts off,
 	 * when tasks and what folds are frozen. A page that cannot be read is made valid
 	 * for its copy, and invalid again. It may be part of a larger leaf that some
-	 * vfree() has not finished with; that changes as a whole.
+	 * vfree() has not finished with; that changes as a whole. All of its entries agree,
+	 * as set_kernel_leaf() is not preempted, and a CPU goes off line between tasks.
 	 */
 	if (system_state == SYSTEM_SUSPEND) {
 		struct kernel_leaf leaf;
