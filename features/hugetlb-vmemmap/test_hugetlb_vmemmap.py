@@ -234,6 +234,45 @@ def test_the_bases_hvo_restores_tails_that_may_be_freed(machine, large, giant):
     assert place.warnings() == ""
 
 
+# Every second page that a shell asks for fails, after so many that it has got. So the split that
+# comes first fails, a head page is had, and the split while entries change fails, too.
+FAIL_EVERY_SECOND = """
+cd /sys/kernel/debug/fail_page_alloc
+echo 2 >interval; echo 100 >probability
+for pages in $(seq 0 39); do
+    echo $pages >space
+    sh -c 'echo 1 >/proc/self/make-it-fail; echo 1 >FILE; echo 0 >/proc/self/make-it-fail'
+    echo 0 >FILE
+    grep -qx 0 FILE || { echo "after $pages"; exit 1; }
+done 2>/dev/null
+echo 0 >probability
+grep -c restores: /sys/kernel/tracing/trace
+"""
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("fault_injection")
+def test_the_bases_hvo_goes_back_where_it_finds_no_table(machine, giant):
+    """The folio keeps its head, and no page is lost.
+
+    Only a hugepage with several tables can have changed in part.
+    """
+    append = "hugetlb_free_vmemmap=on init_on_alloc=1"
+    place = machine("naive-4k", memory="8G", smp=1, append=append)
+    # What goes back has the page of tails, the fourth member of struct vmemmap_remap_walk.
+    place.check(
+        "cd /sys/kernel/tracing && "
+        "echo 'p:restores vmemmap_restore_pte tails=+24($arg3):u64' >kprobe_events && "
+        "echo 'tails != 0' >events/kprobes/restores/filter && echo 1 >events/kprobes/enable"
+    )
+    with assert_no_page_leaks(place, 512):
+        script = FAIL_EVERY_SECOND.replace("FILE", f"{giant.pool}/nr_hugepages")
+        restored = int(place.check(f"{FAIL_PAGES_OF_TASKS}\n{script}", timeout=300))
+    # Each time the entries of one table at least.
+    assert restored >= 512
+    assert place.warnings() == ""
+
+
 def test_kunit_where_cpus_are_paused(machine, kunit_suites, pages):
     """Only there can a change fail in the middle of a folio."""
     append = f"kunit.enable=1 kunit.filter_glob=hugetlb_* {on('pause')}"
