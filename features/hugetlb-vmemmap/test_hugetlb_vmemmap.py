@@ -989,6 +989,72 @@ def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patien
     assert_nothing_left(place)
 
 
+def take_until_a_cpu_is_lost(place: Machine, number: int) -> int:
+    """Have a program take surplus pages, and a CPU be lost; then no page can be restored.
+
+    It gives them back when /tmp/pages does not run any more. Returns the frame of the first.
+    """
+    place.check(
+        f"insmod /{FOLDER}/undead_cpu.ko; echo {number} >/proc/sys/vm/nr_overcommit_hugepages; "
+        "mkfifo /tmp/pages; sleep 1000 >/tmp/pages & echo $! >/tmp/keeper; "
+        f"{PROGRAMS}/surplus -r -f -w {number} </tmp/pages >/tmp/taken & "
+        "until grep -q frame= /tmp/taken; do sleep 0.1; done; "
+        "echo 0 >/sys/devices/system/cpu/cpu2/online"
+    )
+    return int(place.read("/tmp/taken")[0].removeprefix("frame="))
+
+
+GIVE_BACK = "kill $(cat /tmp/keeper); until grep -q pages= /tmp/taken; do sleep 0.1; done"
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("fault_injection")
+def test_a_fault_gets_what_came_back_to_the_pool(machine, large, pages):
+    """What was gathered is free again where it could not be restored, and there is nothing else."""
+    number = pages.at_most(20, 3)
+    place = machine(
+        memory=pages.memory(4),
+        smp=3,
+        append=on("pause"),
+        modules_from=["features/cpu-pause/undead_cpu.c"],
+    )
+    take_until_a_cpu_is_lost(place, number)
+    assert saved(place) == number * large.pause
+    order = (large.kib // pages.kib).bit_length() - 1
+    place.check(
+        f"{FAIL_PAGES_OF_TASKS}; echo {order} >min-order; echo 100 >probability; {GIVE_BACK}; "
+        f"sh -c 'echo 1 >/proc/self/make-it-fail; exec {PROGRAMS}/surplus {number}'; "
+        "status=$?; echo 0 >probability; exit $status",
+        timeout=60,
+    )
+    assert place.warnings() == ""
+
+
+@pytest.mark.full
+def test_a_poisoned_surplus_page_stays_in_its_pool(machine, large, pages):
+    """Memory failure could not dissolve it. Its broken page must not be allocated by anybody."""
+    number = pages.at_most(20, 3)
+    place = machine(
+        memory=pages.memory(4),
+        smp=3,
+        append=on("pause"),
+        modules_from=["features/cpu-pause/undead_cpu.c"],
+    )
+    frame = take_until_a_cpu_is_lost(place, number)
+    surplus = f"{large.pool}/surplus_hugepages"
+    place.check(f"{GIVE_BACK}; until test $(cat {surplus}) = {number}; do sleep 0.1; done")
+    place.run(f"echo {frame + 3} >/sys/kernel/debug/hwpoison/corrupt-pfn")
+    assert "recovery action for free huge page: Failed" in place.console()
+
+    place.check("echo 1 >/sys/devices/system/cpu/cpu2/online")
+    place.check(f"until test $(cat {surplus}) = 1; do sleep 0.1; done; sleep 5", timeout=120)
+    assert read(place, surplus) == read(place, f"{large.pool}/free_hugepages") == 1
+    # It is a hugepage, and its head says that it is poisoned, as which page is is not changed.
+    flags = place.check(f"dd if=/proc/kpageflags bs=8 skip={frame} count=1 2>/dev/null | od -An -t x8")
+    assert int(flags, 16) & (1 << 17 | 1 << 19 | 1 << 10) == 1 << 17 | 1 << 19
+    assert place.warnings() == ""
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 def test_surplus_pages_wait_for_memory(machine, large, pages):

@@ -26,6 +26,16 @@
 #include <linux/string.h>
 #include <linux/workqueue.h>
 
+/*
+ * Operations on 128 bits are checked. On x86-64 they call a function that is
+ * not exported, for CPUs without the instruction; and there user-mode Linux
+ * does not declare what tells such CPUs apart.
+ */
+#if defined(system_has_cmpxchg128) && \
+	!(defined(CONFIG_X86_64) && (defined(MODULE) || defined(CONFIG_UML)))
+#define PERCPU_CHECKS_128
+#endif
+
 /**
  * struct percpu_checks - how many checks were made, and how they ended
  * @done: checks made
@@ -344,7 +354,7 @@ percpu_check_cmpxchg64(struct percpu_checks *c,
 #undef PCP
 }
 
-#ifdef system_has_cmpxchg128
+#ifdef PERCPU_CHECKS_128
 /* Both halves, so that one which is ignored or exchanged is noticed. */
 static noinline __maybe_unused void
 percpu_slot_end_128(struct percpu_checks *c, struct percpu_slot __percpu *slot,

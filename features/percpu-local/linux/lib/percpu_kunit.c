@@ -487,7 +487,7 @@ static noinline void check_pointer_order(struct percpu_checks *c,
 
 #undef PCP
 
-#ifdef system_has_cmpxchg128
+#ifdef PERCPU_CHECKS_128
 static noinline void check_128_order(struct percpu_checks *c,
 				     struct percpu_slot __percpu *slot)
 {

@@ -5,10 +5,10 @@
  * go off and on, and per-CPU memory comes and goes. In the end everything must
  * add up.
  *
- * It knows only the generic API and holds on any kernel. Loading the module
- * runs it: the result is KTAP in the log, and an error of -EIO if anything was
- * wrong, or if something did not happen that was to happen. All is bounded by
- * counts, not by time.
+ * It knows only the generic API and holds on any kernel. NMIs operate where the
+ * architecture says that they may. Loading the module runs it: the result is
+ * KTAP in the log, and an error of -EIO if anything was wrong, or if something
+ * did not happen that was to happen. All is bounded by counts, not by time.
  *
  * Who operates is an actor: it runs in one context, never twice at a time, and
  * keeps in plain variables what it has done. What is checked:
@@ -129,7 +129,7 @@ union pair {
 		u64 count;
 		u64 inverse;
 	};
-#ifdef system_has_cmpxchg128
+#ifdef PERCPU_CHECKS_128
 	u128 full;
 #endif
 };
@@ -323,7 +323,7 @@ DEFINE_OPERATE(16)
 DEFINE_OPERATE(32)
 DEFINE_OPERATE(64)
 
-#ifdef system_has_cmpxchg128
+#ifdef PERCPU_CHECKS_128
 static __always_inline void operate_pair(union pair __percpu *v,
 					 struct tally *t, struct actor *a)
 {
@@ -541,6 +541,12 @@ static void start_nmis(struct cpu_actors *me, unsigned int cpu)
 		.sample_period = cycles,
 	};
 	struct perf_event *event;
+
+	/* Elsewhere an NMI may come in the middle of an operation. */
+	if (!IS_ENABLED(CONFIG_ARCH_HAS_NMI_SAFE_THIS_CPU_OPS)) {
+		nmi_error = -EOPNOTSUPP;
+		return;
+	}
 
 	/* What a CPU that went offline has left cannot be enabled again. */
 	if (me->dead_event)
@@ -822,9 +828,12 @@ static bool new_block(struct churner *me, unsigned int i)
 	void __percpu *memory;
 
 	if (atomic) {
-		preempt_disable();
+		/* The allocator's lock is one for which PREEMPT_RT sleeps. */
+		if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+			preempt_disable();
 		memory = __alloc_percpu_gfp(size, 8, GFP_NOWAIT | __GFP_NOWARN);
-		preempt_enable();
+		if (!IS_ENABLED(CONFIG_PREEMPT_RT))
+			preempt_enable();
 	} else {
 		memory = __alloc_percpu(size, 8);
 	}
@@ -1183,7 +1192,8 @@ static void report_actors(void)
 		skipped("nmis_see_what_they_ought_to", "no counter interrupts",
 			nmi_error);
 	if (nmi_error)
-		skipped("nmis_run", "there is no counter", nmi_error);
+		skipped("nmis_run", "no counter, or operations are not for NMIs",
+			nmi_error);
 	else if (nmi && nmi == not_nmi)
 		skipped("nmis_run", "counters interrupt, but not as NMIs", 0);
 	else
