@@ -44,13 +44,15 @@ test $(cat /proc/sys/vm/nr_hugepages) = 0
 """
 
 
+OF_ACCESS_FLAGS = {
+    "idle_blocks_are_split_by_their_access_flag",
+    "vfree_knows_a_block_without_access_flag",
+}
 # What takes CPUs that are paused or split blocks by access flags, as in tests of the features.
-ELSEWHERE = {
+ELSEWHERE = OF_ACCESS_FLAGS | {
     "a_change_has_one_pause_or_none",
     "a_pause_stops_a_cpu_with_interrupts_off",
     "half_done_folio_has_tails",
-    "idle_blocks_are_split_by_their_access_flag",
-    "vfree_knows_a_block_without_access_flag",
 }
 
 
@@ -100,9 +102,8 @@ def test_kunit_and_modules_under_the_debug_build(
         f"hugetlb_free_vmemmap=on {asked}"
     )
     guest = machine(build, cpu=cpu, smp=2, append=append)
-    paused = cpu == UNLISTED_CPU
-    pauses = ["a_change_has_one_pause_or_none"] if paused else []
-    kunit_suites(guest, suites, must_run=[*suites, *pauses])
+    cases = {UNLISTED_CPU: ["a_change_has_one_pause_or_none"], DEFAULT_CPU: []}
+    kunit_suites(guest, suites, must_run=[*suites, *cases.get(cpu, OF_ACCESS_FLAGS)])
     assert was_split(guest)
     # Where leaves cannot change live, a module changes pages as it does on the base.
     if suites != LIVE_CHANGES:

@@ -11,8 +11,8 @@ about them too: inside an exception the decoder must give the class that the
 exception states, and an exception that no longer differs fails the test.
 
 There are 11.8 million words, among them every combination of all bits but the
-base register in the rows that hold a match.  Capstone sees all of them.  Binutils
-is slower and sees every seventh; with --full, all.
+base register in the rows that hold a match.  Capstone sees all of them.  So does
+binutils, which is slower, with --full.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
 #include <linux/printk.h>
 
 #define PANIC_DELAY_MS	1000
-#define DELAY_MS	100
+#define DELAY_MS	20
 
 static bool always;
 module_param(always, bool, 0644);

@@ -68,6 +68,9 @@ def check_user(
 ) -> None:
     """Run a program; on a kernel with blocks it splits some, and they are whole again after it."""
     leaves, before = settled_leaves(place), splits(place)
+    # Only the base has no counts.
+    of_ours = place.run("grep -qw linear_map_change /proc/kallsyms")
+    assert (before is not None) == (of_ours.status == 0)
     guest_program(place, f"{TESTS}/{program}", may_skip=())
     wait_until(lambda: meminfo(place, "DirectMap") == leaves, 10)
     if before is not None:

@@ -32,7 +32,7 @@
 #include <linux/timekeeping.h>
 #include <linux/types.h>
 
-/* x86-64 calls a function that it does not export, for CPUs without the instruction. */
+/* x86-64 calls a function that it does not export, and this is always a module. */
 #if defined(system_has_cmpxchg128) && !defined(CONFIG_X86_64)
 #define BENCH_128
 #endif

@@ -119,9 +119,9 @@ static void percpu_local_map_pages(struct pcpu_chunk *chunk, int page_start,
 }
 
 /*
- * More flushes than this, each of which waits for all CPUs, cost more than one
- * flush of everything; and so does the flush of more pages, each of which is
- * sent to all CPUs.
+ * One flush of everything costs less than more flushes than this, each of which
+ * waits for all CPUs; and less than to invalidate more pages than this, each of
+ * which is announced to all CPUs.
  */
 #define PERCPU_LOCAL_MAX_FLUSHES	16
 #define PERCPU_LOCAL_MAX_PAGES		512

@@ -359,8 +359,8 @@ static void fill_table(pte_t *table, pmd_t block)
 
 /*
  * Prepare the split of a block, which saves memory and can be done without. So no task is killed
- * for want of a table. One that waits for the lock could not even die. Nor is I/O waited for: the
- * lock may be wanted by who resets the device that would have to do it.
+ * for want of a table. One that waits for the lock could not even die. Nor is I/O waited for: a
+ * driver that resets the device which has to do it may want the lock.
  */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {

@@ -212,11 +212,12 @@ pteval_t linear_map_default_desc(unsigned long addr, enum leaf_size size)
  * safe. Maintenance by address is enough then, if it is of all pages of the range: neither the
  * contiguous bit nor a size changes, and contpte_wrprotect_ptes() relies on the same.
  *
- * A task is not preempted between the first of these entries and the last. So on a CPU that has
- * its interrupts disabled all entries of a leaf agree, if no other CPU is online, on which
- * linear_map_change() relies for hibernation. With two levels of tables a contiguous range of
- * blocks is an exception: set_pmd() takes a lock there, for which it sleeps on PREEMPT_RT. Such a
- * range has 16 GiB, and nobody gives back as much that was executable.
+ * A task is not preempted between the first of these entries and the last. So if one CPU is
+ * online, and has its interrupts disabled, all entries of a leaf are valid, or all are invalid;
+ * linear_map_change() relies on that for hibernation. What splits a leaf, entry by entry, does so
+ * while it is valid. With two levels of tables a contiguous range of blocks is an exception:
+ * set_pmd() takes a lock there, for which it sleeps on PREEMPT_RT. Such a range has 1 GiB at least,
+ * and nobody gives back as much that was executable.
  *
  * Context: any. The caller does the TLB maintenance.
  */

@@ -173,8 +173,9 @@ int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clea
 	 * The image of a hibernating system is copied by one CPU with interrupts off,
 	 * when tasks and what folds are frozen. A page that cannot be read is made valid
 	 * for its copy, and invalid again. It may be part of a larger leaf that some
-	 * vfree() has not finished with; that changes as a whole. All of its entries agree,
-	 * as set_kernel_leaf() is not preempted, and a CPU goes off line between tasks.
+	 * vfree() has not finished with; that changes as a whole. No task has stopped half way
+	 * through its entries: set_kernel_leaf() is not preempted, and a CPU goes off line in
+	 * its stopper thread, which runs only where a task can be preempted.
 	 */
 	if (system_state == SYSTEM_SUSPEND) {
 		struct kernel_leaf leaf;
