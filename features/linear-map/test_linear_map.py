@@ -151,6 +151,7 @@ OTHER_MODES = (
     (UNLISTED_CPU, "arm64.linear_map=live", f"pages ({LACKING} to have BBM level 2 without "),
     # The everyday kernel isolates no CPUs; see below.
     (UNLISTED_CPU, "isolcpus=1 nohz_full=1", f"{PAUSED}: {LACKING}"),
+    (UNLISTED_CPU, "isolcpus nohz_full", f"{PAUSED}: {LACKING}"),  # of none
     ("max,midr=0x410fd822", "", f"{PAUSED}: {LACKING}"),  # X4 r0p2: too old
     ("max,midr=0x411fd8c0", "", f"{PAUSED}: {LACKING}"),  # C1-Ultra r1p0: erratum 3683289
     (LEVEL_2, "arm64.nobbml2", f"{PAUSED}: arm64.nobbml2;"),
@@ -175,7 +176,7 @@ OTHER_MODES = (
 )
 def test_mode_and_its_reason(machine, leaf, cpu, append, said):
     guest = machine(cpu=cpu, append=f"{append} {RUN_REMOVAL}")
-    if "isolcpus" in append and guest.run("grep -w housekeeping_setup /proc/kallsyms").status == 0:
+    if "isolcpus=" in append and guest.run("grep -w housekeeping_setup /proc/kallsyms").status == 0:
         said = f"pages ({LACKING} to have BBM level 2 without aborts, and isolated CPUs are not "
     assert mode(guest).startswith(said)
     pages = said.startswith("pages")

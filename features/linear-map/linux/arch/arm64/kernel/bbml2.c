@@ -16,8 +16,9 @@
  *  - every later CPU of itself: one without the feature is refused, if the system has it.
  *
  * A CPU that is present and has not started may lack it. The system has the feature all the same
- * if somebody requires that; otherwise it has not, so that no CPU is refused for what the kernel
- * can do without.
+ * if somebody requires that; otherwise it has not, so that such a CPU is not refused for what the
+ * kernel can do without. How the linear map is split is not asked: HVO splits blocks, too. Who
+ * wants neither to do it live turns the feature off (arm64.nobbml2).
  */
 #include <linux/cpumask.h>
 #include <linux/init.h>

@@ -81,8 +81,12 @@ static bool cpus_are_isolated __initdata;
 
 static int __init note_isolcpus(char *arg)
 {
-	size_t len = str_has_prefix(arg, "managed_irq,");
+	size_t len;
 
+	if (!arg)
+		return -EINVAL;
+
+	len = str_has_prefix(arg, "managed_irq,");
 	/* By itself this flag keeps interrupts of devices away, and nothing else. */
 	if (!len || isalpha(arg[len]))
 		cpus_are_isolated |= IS_ENABLED(CONFIG_CPU_ISOLATION);
@@ -93,6 +97,9 @@ early_param("isolcpus", note_isolcpus);
 
 static int __init note_nohz_full(char *arg)
 {
+	if (!arg)
+		return -EINVAL;
+
 	cpus_are_isolated |= IS_ENABLED(CONFIG_NO_HZ_FULL);
 
 	return 0;
