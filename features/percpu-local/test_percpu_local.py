@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 import pytest
 from percpu_layout import AREAS, LOCAL, RANGES
+from percpu_local_log import is_on
 
 from pagewright.host import workspace
 from pagewright.kernel import recipes
@@ -28,13 +29,6 @@ NMI = "irqchip.gicv3_pseudo_nmi=1"
 # by any of them, so these are asked for.
 NO_LPA2 = "max,lpa2=off"
 NO_LSE = "cortex-a72"
-
-
-def is_on(place: Machine) -> bool:
-    """Tell what the boot log says."""
-    log = place.check("dmesg | grep -E 'percpu: (no )?local map'")
-    assert len(log.splitlines()) == 1
-    return "no local map" not in log
 
 
 def kilobytes(place: Machine, name: str) -> int:

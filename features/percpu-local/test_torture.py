@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+from percpu_local_log import is_on
 
 from pagewright.host import workspace
 from pagewright.kernel import recipes, source
@@ -83,7 +84,13 @@ def modules_for(build: str) -> list[str]:
 
 
 def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> dict[str, str]:
-    """Run the modules; each result of the torture is one of ours. Return the outcomes."""
+    """Run the modules; each result of the torture is one of ours. Return the outcomes.
+
+    They pass without the local map, too, so it is asked for where the kernel has the feature.
+    """
+    if place.run("grep -qw percpu_local_install /proc/kallsyms").status == 0:
+        is_off = "percpu_local_map=0" in place.read("/proc/cmdline")[0]
+        assert is_on(place) != is_off
     script = TORTURE.format(parameters=parameters, FOLDER=FOLDER)
     ended = place.check(script, timeout=1800)
     said = place.check("dmesg")
