@@ -954,16 +954,21 @@ def free_with_failures(size: Size, percent: int) -> str:
     )
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("patient", [False, True], ids=["at-once", "in-a-minute"])
-def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patient):
-    """No page is taken out of its pool for that, until the CPU is back."""
-    place = machine(
+def boot_to_lose_a_cpu(machine: Callable[..., Machine], pages: Pages) -> Machine:
+    """Boot a machine with the module by which a CPU that goes off line is not known to be gone."""
+    return machine(
         memory=pages.memory(4),
         smp=3,
         append=on("pause"),
         modules_from=["features/cpu-pause/undead_cpu.c"],
     )
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("patient", [False, True], ids=["at-once", "in-a-minute"])
+def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patient):
+    """No page is taken out of its pool for that, until the CPU is back."""
+    place = boot_to_lose_a_cpu(machine, pages)
     cpu, surplus = "/sys/devices/system/cpu/cpu2/online", f"{large.pool}/surplus_hugepages"
     number, gone = pages.at_most(20, 3), "CPU2 may run the kernel, though CPU hotplug has given it"
     place.check(f"insmod /{FOLDER}/undead_cpu.ko")
@@ -992,7 +997,7 @@ def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patien
 def take_until_a_cpu_is_lost(place: Machine, number: int) -> int:
     """Have a program take surplus pages, and a CPU be lost; then no page can be restored.
 
-    It gives them back when /tmp/pages does not run any more. Returns the frame of the first.
+    GIVE_BACK has the program end. Returns the frame of the first page.
     """
     place.check(
         f"insmod /{FOLDER}/undead_cpu.ko; echo {number} >/proc/sys/vm/nr_overcommit_hugepages; "
@@ -1012,12 +1017,7 @@ GIVE_BACK = "kill $(cat /tmp/keeper); until grep -q pages= /tmp/taken; do sleep 
 def test_a_fault_gets_what_came_back_to_the_pool(machine, large, pages):
     """What was gathered is free again where it could not be restored, and there is nothing else."""
     number = pages.at_most(20, 3)
-    place = machine(
-        memory=pages.memory(4),
-        smp=3,
-        append=on("pause"),
-        modules_from=["features/cpu-pause/undead_cpu.c"],
-    )
+    place = boot_to_lose_a_cpu(machine, pages)
     take_until_a_cpu_is_lost(place, number)
     assert saved(place) == number * large.pause
     order = (large.kib // pages.kib).bit_length() - 1
@@ -1034,12 +1034,7 @@ def test_a_fault_gets_what_came_back_to_the_pool(machine, large, pages):
 def test_a_poisoned_surplus_page_stays_in_its_pool(machine, large, pages):
     """Memory failure could not dissolve it. Its broken page must not be allocated by anybody."""
     number = pages.at_most(20, 3)
-    place = machine(
-        memory=pages.memory(4),
-        smp=3,
-        append=on("pause"),
-        modules_from=["features/cpu-pause/undead_cpu.c"],
-    )
+    place = boot_to_lose_a_cpu(machine, pages)
     frame = take_until_a_cpu_is_lost(place, number)
     surplus = f"{large.pool}/surplus_hugepages"
     place.check(f"{GIVE_BACK}; until test $(cat {surplus}) = {number}; do sleep 0.1; done")
