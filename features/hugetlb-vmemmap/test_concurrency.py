@@ -39,7 +39,7 @@ sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.m
 WITHOUT_PAGE_EXT = "page_table_check=off"
 
 # Two pages of 1 GiB must be there in one piece; for 2 MiB little memory will do.
-MEMORY = {"2M": "1G", "1G": "6G"}
+MEMORY = {"2M": "1280M", "1G": "6G"}
 
 # Memory that can go offline must be plugged: on arm64 what is there at boot cannot.
 # virtio-mem hands it out before the guest's init runs.
