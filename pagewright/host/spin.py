@@ -24,12 +24,16 @@ class Verdict:
     Attributes:
         error: what the first error is, in pan's words; empty if there is none.
         complete: all that can happen was tried.
+        states: how many different states were met.
+        steps: how long the longest run was.
         output: all that pan printed.
         trail: the steps that lead to the error.
     """
 
     error: str
     complete: bool
+    states: int
+    steps: int
     output: str
     trail: str
 
@@ -52,8 +56,9 @@ def verify(model: Path, macros: Sequence[str], cwd: Path, depth: int = DEPTH) ->
     run([HOST_GCC, *options, "-o", "pan", "pan.c"], cwd=cwd)
     output = run([cwd / "pan", "-b", f"-m{depth}"], cwd=cwd, timeout=_TIMEOUT)
     found = re.search(r"^pan:1: (.*?) \(at depth", output, re.MULTILINE)
-    errors = re.search(r"errors: (\d+)$", output, re.MULTILINE)
-    if not errors or bool(found) != (errors[1] != "0"):
+    size = re.search(r"depth reached (\d+), errors: (\d+)$", output, re.MULTILINE)
+    states = re.search(r"^ *(\d+) states, stored", output, re.MULTILINE)
+    if not size or not states or bool(found) != (size[2] != "0"):
         raise PagewrightError(f"spin's report of {model} is not understood", details=tail(output))
     complete = not re.search(r"Search not completed|depth too small|MEMLIM|out of memory", output)
     # Spin looks for the trail where the model is.
@@ -61,4 +66,5 @@ def verify(model: Path, macros: Sequence[str], cwd: Path, depth: int = DEPTH) ->
     if found:
         steps = [*defines, "-k", str(cwd / f"{model.name}.trail"), "-p", "-g"]
         trail = run(["spin", *steps, model], cwd=cwd, check=False)
-    return Verdict(found[1] if found else "", complete, output, trail)
+    error = found[1] if found else ""
+    return Verdict(error, complete, int(states[1]), int(size[1]), output, trail)
