@@ -26,7 +26,7 @@ import pytest
 from pagewright.host import ledger, packages, toolchain, workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.files import digest
-from pagewright.host.lock import lock_file
+from pagewright.host.lock import lock
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel import recipes, source, tree
@@ -39,7 +39,7 @@ from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE, UNLISTED_CPU, MachineOptions, in_bytes
 from pagewright.machine.strict import MAX_CPUS
 from pagewright.results import ktap
-from pagewright.results.passed import Passed
+from pagewright.results.passed import SHARES, Passed
 from pagewright.results.subtests import report, skip
 
 Factory = Callable[..., Machine]
@@ -60,6 +60,8 @@ _RUNS_NO_TEST = ("collectonly", "showfixtures", "show_fixtures_per_test", "cache
 _LEFT_OUT = pytest.StashKey[list[str]]()
 # How long the files of the place (--lg-env) were when a test began.
 _PLACE_BEFORE = pytest.StashKey[dict[Path, int]]()
+# What the lock of the logs is called to those who wait for it.
+LOGS = "the logs of the tests"
 # By this name a worker of pytest-xdist tells them to the process that prints the summary.
 _OF_WORKER = "left_out"
 
@@ -105,8 +107,12 @@ def pytest_configure(config: pytest.Config) -> None:
         recipes.recipe(SPACE, config.getoption("build"))
     except PagewrightError as error:
         raise pytest.UsageError(str(error)) from error
+    logs: Path = config.getoption("logs")
+    # `pagewright test` has begun one, and holds the logs. So has a suite of which a test runs this.
     if ledger.VARIABLE not in os.environ:
-        ledger.begin(SPACE.out / "logs" / ".ledger")
+        if runs_tests:
+            _hold(config, logs)
+        ledger.begin(logs / ".ledger")
     config.stash[_BUILT] = ledger.total(Path(os.environ[ledger.VARIABLE]), "build").seconds
     config.stash[_PASSED] = _passed(config)
     # A shell that starts us in the background has SIGINT ignored, and so would have the
@@ -121,6 +127,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "ignore:unhandled exception during event notification:UserWarning"
     )
+
+
+def _hold(config: pytest.Config, logs: Path) -> None:
+    """Have the logs for ourselves until we end: two at once would take each other's away."""
+    stack = ExitStack()
+    stack.enter_context(lock(logs, LOGS))
+    config.add_cleanup(stack.close)
 
 
 def _passed(config: pytest.Config) -> Passed | None:
@@ -193,20 +206,17 @@ def results_file(config: pytest.Config) -> Path:
     return logs / "junit.xml"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Tell the process that prints the summary what was left out, from one that has the tests.
 
-    That process writes the results while no other pytest does: two may run at the same time.
+    If that was all that there is to run, nothing has failed.
     """
     config = session.config
+    left_out = config.stash.get(_LEFT_OUT, [])
     if hasattr(config, "workeroutput"):
-        config.workeroutput[_OF_WORKER] = config.stash.get(_LEFT_OUT, [])
-        return (yield)
-    if config.getoption("xmlpath", None) != str(results_file(config)):
-        return (yield)
-    with lock_file(results_file(config).with_name(".junit.lock"), "the results of tests"):
-        return (yield)
+        config.workeroutput[_OF_WORKER] = left_out
+    elif exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and left_out:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -297,11 +307,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Copy what the machines of a failed test have written, and say where it is."""
     report = yield
+    setattr(report, SHARES, "shared_machine" in getattr(item, "fixturenames", ()))
     if report.failed:
         target = logs_of(item)
         for folder in own_logs(item).glob("*"):
             evidence.copy(folder, target / folder.name)
-        if "shared_machine" in getattr(item, "fixturenames", ()):
+        if getattr(report, SHARES):
             module = item.getparent(pytest.Module)
             for folder in shared_logs(module).glob("*"):
                 evidence.copy(folder, target / f"shared-{folder.name}")

@@ -17,7 +17,7 @@ from pagewright.host.repository import commit
 from pagewright.host.run import run
 from pagewright.host.toolchain import GCC
 from pagewright.kernel import source
-from pagewright.results.passed import OF_KERNELS, OF_OTHER_TESTS, Passed
+from pagewright.results.passed import OF_KERNELS, OF_OTHER_TESTS, SHARES, Passed
 
 # What a test has in its text that looks at others: it collects them, has a pattern for their
 # names, or names one by its path.
@@ -44,12 +44,12 @@ def begun(clone, how="patched-4k"):
     return passed
 
 
-def ended(passed, test, *outcomes):
+def ended(passed, test, *outcomes, shares=False):
     phases = ("setup", *("call" for _ in outcomes[1:-1]), "teardown")
     for phase, outcome in zip(phases, outcomes, strict=True):
-        passed.pytest_runtest_logreport(
-            SimpleNamespace(nodeid=test, when=phase, outcome=outcome, duration=1.5)
-        )
+        report = SimpleNamespace(nodeid=test, when=phase, outcome=outcome, duration=1.5)
+        setattr(report, SHARES, shares)
+        passed.pytest_runtest_logreport(report)
 
 
 def test_only_what_has_passed_is_kept(clone):
@@ -71,6 +71,50 @@ def test_what_passed_before_and_no_longer_does_runs_again(clone, outcomes):
     assert begun(clone).tests == set()
     ended(begun(clone), "test_a.py::sometimes", "passed", "passed", "passed")
     assert begun(clone).tests == {"test_a.py::sometimes"}
+
+
+def test_what_is_wrong_with_a_shared_machine_may_be_of_each_test_that_shares_it(clone):
+    """Whether a rule was broken is known when the last of them has ended, and is called its own."""
+    passing, failing = ("passed", "passed", "passed"), ("passed", "passed", "failed")
+    for last in (passing, failing):
+        passed = begun(clone)
+        ended(passed, "test_a.py::breaks_a_rule", *passing, shares=True)
+        ended(passed, "test_a.py::has_its_own_machine", *passing)
+        ended(passed, "test_b.py::passes", *passing, shares=True)
+        ended(passed, "test_a.py::is_the_last", *last, shares=True)
+        tests = {"test_a.py::has_its_own_machine", "test_b.py::passes"}
+        both = {"test_a.py::breaks_a_rule", "test_a.py::is_the_last"}
+        assert begun(clone).tests == (tests | both if last == passing else tests)
+    # They passed before, and only the last one runs again.
+    for test in both:
+        ended(begun(clone), test, *passing, shares=True)
+    ended(begun(clone), "test_a.py::is_the_last", *failing, shares=True)
+    assert begun(clone).tests == tests
+
+
+@pytest.mark.full
+def test_a_test_that_its_worker_does_not_survive_has_not_passed(tmp_path):
+    text = (
+        "import os\nimport pathlib\n"
+        "def test_sometimes():\n    pathlib.Path('die').exists() and os._exit(1)\n"
+    )
+    (tmp_path / "test_suite.py").write_text(text)
+    command = suites.command(tmp_path, "-n1", "--resume")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+
+    def said():
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        ).stdout
+
+    assert "1 passed" in said()
+    assert "1 test was left out" in said()
+    (tmp_path / "die").touch()
+    command.remove("--resume")
+    assert "crashed while running" in said()
+    (tmp_path / "die").unlink()
+    command.append("--resume")
+    assert "1 passed" in said()
 
 
 def test_the_time_of_a_test_is_that_of_its_parts_with_subtests_counted_once(clone):

@@ -240,6 +240,37 @@ def test_forced_faults_of_atomics_are_counted(shared_machine: Boot, subtests) ->
     assert place.warnings() == ""
 
 
+# Memory that is shared, and has all its pages; tmpfs has nobody told of a write.
+FILE_IN_MEMORY = ("--mapping=shared-file", "--file=/dev/shm/populate.data")
+# It has LSE, and the kernel does not let it set the dirty state, because of an erratum.
+WITHOUT_DBM = {"cpu": "cortex-a55"}
+
+
+@pytest.mark.parametrize("options", [{}, WITHOUT_DBM], ids=["dbm", "without-dbm"])
+def test_atomics_on_shared_memory_take_no_more_faults_than_on_the_base(
+    shared_machine: Boot, subtests, options
+) -> None:
+    """A read maps the pages around it, writable. With DBM no other fault follows in these."""
+    places = [
+        shared_machine(build="patched-4k", smp=2, single_threaded=True, append=append, **options)
+        for append in (OFF, "")
+    ]
+    for kind in ("ldadd", "swp", "cas"):
+        with subtests.test(kind=kind):
+            off, on = (populate(place, kind, *FILE_IN_MEMORY) for place in places)
+            if options:
+                assert off["faults"] > on["faults"] == on["pages"] == on["atomic_write_fault"]
+            else:
+                assert off["pages"] > off["faults"] == on["faults"]
+                assert on["atomic_write_fault"] == 0
+            # Where there is no page yet, none is around it.
+            off, on = (populate(place, kind, "--mapping=shmem") for place in places)
+            assert off["faults"] == on["pages"] * (2 if options else 1)
+            assert on["faults"] == on["pages"]
+    for place in places:
+        assert place.warnings() == ""
+
+
 def test_switched_off_the_machine_behaves_as_the_base_kernel(
     shared_machine: Boot, subtests
 ) -> None:

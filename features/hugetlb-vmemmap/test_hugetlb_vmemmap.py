@@ -1054,6 +1054,31 @@ def test_a_poisoned_surplus_page_stays_in_its_pool(machine, large, pages):
     assert place.warnings() == ""
 
 
+def test_a_poisoned_page_is_not_what_stays_for_a_reservation(machine, large, pages):
+    """Of two reserved pages one is broken. Who gives up the other reservation takes none away."""
+    place = machine(memory=pages.memory(3), smp=2)
+    counts = tuple(f"{large.pool}/{name}_hugepages" for name in ("surplus", "free", "resv"))
+    place.check("echo 1 >/proc/sys/vm/nr_hugepages; echo 1 >/proc/sys/vm/nr_overcommit_hugepages")
+    frame = int(place.check(f"{PROGRAMS}/surplus -r -f 1").splitlines()[0].removeprefix("frame="))
+    for name in "ab":
+        place.check(
+            f"mkfifo /tmp/{name}; sleep 1000 >/tmp/{name} & echo $! >/tmp/keeper-{name}; "
+            f"{PROGRAMS}/surplus -r -u -w 1 </tmp/{name} >/tmp/{name}.out & :"
+        )
+    place.check(f"until test $(cat {counts[2]}) = 2; do sleep 0.1; done")
+    place.check("echo 0 >/proc/sys/vm/nr_hugepages")
+    assert place.read(*counts) == ["2", "2", "2"]
+    place.run(f"echo {frame + 3} >/sys/kernel/debug/hwpoison/corrupt-pfn")
+    assert "recovery action for free huge page: Failed" in place.console()
+
+    end = "kill $(cat /tmp/keeper-{0}); until grep -q pages= /tmp/{0}.out; do sleep 0.1; done"
+    place.check(end.format("a"))
+    assert place.read(*counts) == ["2", "2", "1"]
+    place.check(end.format("b"))
+    assert place.read(*counts) == ["1", "1", "0"]
+    assert place.warnings() == ""
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("fault_injection")
 def test_surplus_pages_wait_for_memory(machine, large, pages):

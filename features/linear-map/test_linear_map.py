@@ -122,6 +122,8 @@ def in_pages(guest: Machine, leaf: LeafSizes) -> bool:
 # the same for all, but for those that are on the list against what their ID register says.
 EVERY_DAY = ("AmpereOne",)
 
+HOLD = "/usr/lib/tests/linear-map/hold"
+
 # The case of KUnit for maps that are not split, too.
 REMOVAL = "part_of_a_leaf_is_removed_if_it_can_be_split"
 RUN_REMOVAL = f"kunit.enable=1 kunit.filter_glob=linear_map.{REMOVAL}"
@@ -451,6 +453,28 @@ def test_a_module_takes_two_pauses(machine):
     load_and_unload(guest, MODULES[:1])
     settled_leaves(guest, 2)
     assert 1 <= pauses(guest) - before <= 2
+    assert guest.warnings() == ""
+
+
+@pytest.mark.full
+def test_nothing_is_folded_right_after_a_module_was_split(machine):
+    """Its data that becomes read-only after init looks like any other until then.
+
+    What was given back before is due a second later, and so is what lies beside it. A module that
+    comes meanwhile has it put off for as long.
+    """
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, append="arm64.linear_map_fold_delay_ms=1000")
+    load_and_unload(guest, MODULES[:1])
+    settled_leaves(guest, 3)
+    folds = "grep linear_map_fold_ /proc/vmstat"
+    before = guest.check(folds)
+    # So many blocks are worth a pause, and the module is in one of them.
+    now = guest.check(
+        f"{HOLD} 32 >/tmp/held & until grep -q held /tmp/held; do sleep 0.1; done; kill $!;"
+        f"sleep 0.6; modprobe {MODULES[0]} && sleep 0.6; {folds}; sleep 4; echo; {folds}"
+    )
+    soon, later = now.split("\n\n")
+    assert soon.strip() == before.strip() != later.strip()
     assert guest.warnings() == ""
 
 

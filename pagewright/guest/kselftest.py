@@ -16,7 +16,7 @@ from pathlib import Path
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar
 from pagewright.host.run import run
-from pagewright.host.toolchain import CROSS
+from pagewright.host.toolchain import CROSS, GCC, with_library
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
 
@@ -54,7 +54,8 @@ def ensure(space: Workspace) -> Path:
     target = space.out / "selftests"
     overlay = target / "overlay"
     stamp = target / "stamp"
-    inputs = (pristine.package_version, Path(__file__).read_text(), repr(wanted))
+    compiler = with_library(GCC)
+    inputs = (pristine.package_version, compiler, Path(__file__).read_text(), repr(wanted))
     key = hashlib.sha256("\n".join(inputs).encode())
     with lock(target, "the selftests"):
         if not (stamp.exists() and stamp.read_text() == key.hexdigest()):

@@ -16,14 +16,16 @@ _TAKEN_WHOLE = ("base/", "bench/", "features/", "packaging/debian/", "pagewright
 def commit(space: Workspace) -> str:
     """Return the repository's commit, with a + if there are changes since.
 
-    It is "none" where git does not know one, as in sources that were not cloned.
+    It is "none" in sources that were not cloned.
+
+    Raises:
+        PagewrightError: they were, and git cannot tell.
     """
-    status = ["git", "status", "--porcelain", "--untracked-files=normal"]
-    try:
-        name = run(["git", "rev-parse", "--short=12", "HEAD"], cwd=space.root).strip()
-        lines = run(status, cwd=space.root).splitlines()
-    except PagewrightError:
+    if not (space.root / ".git").exists():
         return "none"
+    status = ["git", "status", "--porcelain", "--untracked-files=normal"]
+    name = run(["git", "rev-parse", "--short=12", "HEAD"], cwd=space.root).strip()
+    lines = run(status, cwd=space.root).splitlines()
     changed = any(not line.startswith("??") or line[3:].startswith(_TAKEN_WHOLE) for line in lines)
     return f"{name}+" if changed else name
 

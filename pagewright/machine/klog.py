@@ -10,12 +10,14 @@ _OOPS = re.compile(r"(Unable to handle kernel .*|kernel BUG at .*|Internal error
 _PANIC = re.compile(r"Kernel panic - not syncing: (.*)")
 
 # Lines that begin (or are) a report of something that should not have happened. What a
-# warning is about stands between the mark and the word.
+# warning is about stands between the mark and the word. Of an entry of a page table that makes no
+# sense, and is cleared, the kernel says no more than the line.
 _SPLAT = re.compile(
     r"-\[ cut here \]-|WARNING:|BUG:|kernel BUG at|KASAN|UBSAN|KCSAN|ODEBUG|Bad page state"
     r"|Call trace|Internal error|Unable to handle kernel"
     r"|INFO: (possible|suspicious|task .* blocked|inconsistent|trying to register)"
     r"|rcu: INFO:|soft lockup|hard LOCKUP|page allocation failure"
+    r"|: bad p(te|md|ud|4d|gd) |EXT4-fs error"
 )
 _SPLAT_END = re.compile(r"---\[ end trace")
 _SPLAT_LINES = 40

@@ -42,8 +42,12 @@ class Conditions:
         work: a digest of the commands; runs of one part differ in it if some of the works are
             not in all runs.
         place: the place of a lab that it ran on, or empty.
-        machine: a digest of the part's options, of what makes a machine of them, and of what
-            is compiled for it; of a place, of the options and of the file that describes it.
+        machine: a digest of the part's options with the side's parameters, of what makes a
+            machine of them, and of what is compiled for it; of a place, of the options, of the
+            file that describes it, and of what it says of itself.
+        common: the same but for the side's parameters; of a place, without what another kernel
+            has it say. It tells whether two sides can be compared. Runs of before it was written
+            down have none.
     """
 
     kernel: str
@@ -54,6 +58,7 @@ class Conditions:
     work: str
     place: str = ""
     machine: str = ""
+    common: str = ""
 
 
 @dataclass(frozen=True)

@@ -220,23 +220,31 @@ def _under_last_conditions(entries: Sequence[Entry]) -> list[Entry]:
 def _in_last_circumstances(experiment: Experiment, entries: Sequence[Entry]) -> list[Entry]:
     """Return the runs of sides that can be compared with the last run of their part.
 
-    The kernels of two sides may differ, but not the version of the source that they are made of,
-    nor the emulator and the guest. Each other side is named.
+    The kernels of two sides may differ, and their parameters, but not the version of the source
+    that they are made of, nor the emulator, the guest, the rest of the machine and the commands.
+    Each other side is named.
     """
 
-    def circumstances(entry: Entry) -> tuple[str, ...]:
+    def circumstances(entry: Entry) -> tuple[object, ...]:
         conditions = entry.conditions
-        # What a place says of its kernel, such as when it was built, is another for each build.
+        # What `uname` says on a place is not only the version of the source.
         kernel = "" if conditions.place else conditions.kernel
-        return kernel, conditions.emulator, conditions.guest
+        return kernel, conditions.emulator, conditions.guest, conditions.common, entry.options
 
     last = {entry.part: entry for entry in entries}
-    kept = [entry for entry in entries if circumstances(entry) == circumstances(last[entry.part])]
+    # Not all works need be in all runs.
+    commands = {(entry.part, *entry.works): entry.conditions.work for entry in entries}
+    kept = [
+        entry
+        for entry in entries
+        if circumstances(entry) == circumstances(last[entry.part])
+        and entry.conditions.work == commands[entry.part, *entry.works]
+    ]
     gone = [(entry.part, entry.side.label) for entry in entries if entry not in kept]
     for part, side in dict.fromkeys(gone):
         say(
             f"left out: {experiment.name}, {part}, {side}: it was measured with another kernel "
-            f"version, emulator or guest than {last[part].side.label}"
+            f"version, emulator, guest, machine or command than {last[part].side.label}"
         )
     return kept
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -36,6 +36,10 @@ OF_KERNELS = (
     "tests/test_strict.py",
     "tests/test_wide.py",
 )
+
+
+# By this name a report tells whether its test shares machines with others of its file.
+SHARES = "shares_machines"
 
 
 class Passed:
@@ -94,11 +98,15 @@ class Passed:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write a test down when it has ended; it passed if all its subtests did.
 
-        One that did not pass is written down, too: that it passed before no longer counts.
+        One that did not pass is written down, too: that it passed before no longer counts. If it
+        was on a machine that it shares with tests of its file, so it is with these: what it found
+        wrong there may be of one of them.
         """
         reports = self._reports[report.nodeid]
         reports.append(report)
-        if report.when == "teardown":
+        # Of a worker that died, pytest-xdist has a report that is of none of a test's phases.
+        died = report.when not in ("setup", "call", "teardown")
+        if died or report.when == "teardown":
             del self._reports[report.nodeid]
             outcomes = [one.outcome for one in reports]
             # The last but one is of the test itself, which may have been skipped.
@@ -111,9 +119,23 @@ class Passed:
                 "how": self._how,
                 "passed": passed,
                 "seconds": round(sum(part.duration for part in parts), 1),
+                "shares": getattr(report, SHARES, died),
             }
+            lines = [_line(entry)]
+            if passed:
+                self._kept[report.nodeid, self._how] = entry
+            elif entry["shares"]:
+                lines += [_line(one | {"passed": False}) for one in self._beside(report.nodeid)]
             with self._file.open("a") as file:
-                file.write(_line(entry))
+                file.writelines(lines)
+
+    def _beside(self, test: str) -> Iterator[dict[str, Any]]:
+        """Yield the tests of a test's file that have passed on machines which they share."""
+        for (other, how), entry in self._kept.items():
+            in_file = other.split("::")[0] == test.split("::")[0]
+            # Files of earlier versions do not say of which tests that is so.
+            if in_file and how == self._how and entry.get("shares", True):
+                yield entry
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,10 @@ from pagewright.results.journal import Conditions
 
 # 160 CPUs that take turns took more than five minutes to boot on a busy host.
 _BOOT_SECONDS = 1800
+
+# What tells the kernel of a place from another build of the same name, and one boot of it from a
+# boot with other parameters or fewer CPUs.
+_SAYS_OF_ITSELF = ("sha256sum /sys/kernel/notes", "cat /proc/cmdline", "nproc")
 
 # What makes an emulated machine: QEMU's command line. The plugin that counts comes to it.
 _MACHINE_FILES = ("qemu.yaml", "qemu.py", "options.py")
@@ -131,7 +135,8 @@ class Emulator:
             emulator=f"QEMU {packages.qemu_version()}",
             guest=self._guest(),
             work=_commands(works),
-            machine=self._made_of(part, side),
+            machine=self._made_of(part, options_of(part, side)),
+            common=self._made_of(part, part.options),
         )
 
     def packages(self) -> dict[str, str]:
@@ -152,15 +157,14 @@ class Emulator:
         image.ensure(self._space)
         return _digest(*map(digest, (image.stamp(self._space), image.listing(self._space))))
 
-    def _made_of(self, part: Part, side: Side) -> str:
-        """Digest the machine's options, the files that make it, and its modules' sources."""
+    def _made_of(self, part: Part, options: Mapping[str, Any]) -> str:
+        """Digest a machine's options, the files that make it, and its modules' sources."""
         machine = Path(plugin.__file__).parent
         files = [machine / name for name in _MACHINE_FILES]
         files += plugin.made_of()
         files += modules.sources(self._space, part.options.get("modules_from", ()))
         files += tlb.made_of() if part.options.get("tlb") else []
-        options = options_of(part, side)
-        append = parameters(self._space, options["append"])
+        append = parameters(self._space, options.get("append", ""))
         return _digest({**options, "append": append}, *map(digest, files))
 
 
@@ -179,6 +183,7 @@ class Place:
         self._described = described
         self._machine = machine
         self._kernel = machine.check("uname -r -v")
+        self._says = [machine.check(command) for command in _SAYS_OF_ITSELF]
 
     def left_out(self, part: Part, side: Side) -> str:
         """Say what the place does not have of what a side of a part asks for."""
@@ -186,8 +191,14 @@ class Place:
 
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Describe the place as far as it can be known."""
-        machine = _digest(options_of(part, side), self._described)
-        return Conditions(self._kernel, "", "", "", "", _commands(works), self.place, machine)
+        *_, cpus = self._says
+        return Conditions(
+            *(self._kernel, "", "", "", ""),
+            work=_commands(works),
+            place=self.place,
+            machine=_digest(options_of(part, side), self._described, self._says),
+            common=_digest(part.options, self._described, cpus),
+        )
 
     def packages(self) -> dict[str, str]:
         """Return nothing: which packages a place has is not known."""

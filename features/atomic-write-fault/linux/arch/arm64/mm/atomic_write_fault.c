@@ -26,6 +26,11 @@
  * private file mapping it would stop seeing changes of the file, in a shared one
  * it would dirty it, and in a hugetlb mapping it could find the pool empty.
  *
+ * A read of shared memory whose writes nobody is told of, as that of tmpfs, maps it
+ * writable, with the pages around it. Where the hardware makes an entry dirty, the
+ * atomic then takes no second fault, and neither does the first access to each of
+ * the other pages. A write would map one page only.
+ *
  * The signal that a fault may end in is made from what the hardware reported.
  * Where the write fails, the fault is handled as the reported read after all: the
  * instruction then takes its own write fault, and the signal says so. So it is where
@@ -47,7 +52,9 @@
 #include <linux/vmstat.h>
 
 #include <asm/insn-rmw.h>
+#include <asm/pgtable-hwdef.h>
 #include <asm/ptrace.h>
+#include <asm/sysreg.h>
 
 #include "atomic_write_fault.h"
 
@@ -111,11 +118,26 @@ static bool is_untouched(struct mm_struct *mm, unsigned long addr)
 	return !entry;
 }
 
+/* Does a read map what the hardware can then write to? */
+static bool read_maps_writable(struct vm_area_struct *vma)
+{
+	/*
+	 * The protection of other shared mappings is without PTE_WRITE. TCR_EL1.HD
+	 * tells of this CPU alone, as each has it set that can. A task that has moved
+	 * to another one takes the second fault, or takes one for each page.
+	 */
+	return vma->vm_flags & VM_SHARED && pgprot_val(vma->vm_page_prot) & PTE_WRITE &&
+	       read_sysreg(tcr_el1) & TCR_HD;
+}
+
 static bool may_force_write(struct vm_area_struct *vma, unsigned long addr,
 			    struct pt_regs *regs, enum aarch64_insn_rmw rmw)
 {
 	/* What was decoded as A64 is an A32 or T32 instruction. */
 	if (compat_user_mode(regs))
+		return false;
+
+	if (read_maps_writable(vma))
 		return false;
 
 	/*

@@ -30,7 +30,8 @@
  *   says which pause it has stopped for, and not that it has stopped. For the same reason nobody
  *   has to wait until all have left.
  * - Each CPU writes a word of its own. Were there a count of all, CPUs that arrive together
- *   would contend for it, and the more there are, the longer each of them would take.
+ *   would contend for it, and the more there are, the longer each of them would take. Words that
+ *   share a cache line are contended for by eight CPUs or, with lines of 256 bytes, 32.
  * - A CPU may be unable to take the interrupt because it waits, interrupts masked, for a
  *   CPU that has stopped already: for a lock that one holds, or in stop_machine() and
  *   stop_two_cpus(), whose threads walk through their states in lock step. Hence the
@@ -60,8 +61,6 @@
  * Documentation/arch/arm64/cpu-pause.rst says what of this was checked with a model, and
  * what would break without each part.
  */
-/* Where branches are profiled, likely() calls what may not run in a pause. */
-#define DISABLE_BRANCH_PROFILING
 #define pr_fmt(fmt) "cpu_pause: " fmt
 
 #include <linux/arm_sdei.h>
@@ -111,7 +110,10 @@ static struct {
 	u64 seq;
 } __aligned(SZ_256) pause;
 
-/* By CPU. Not per-CPU data, which paused CPUs and the initiator may have no translation for. */
+/*
+ * By CPU. Not per-CPU data, which paused CPUs and the initiator may have no translation for. Some
+ * CPUs share a cache line, of which the initiator has the fewer to fetch.
+ */
 static u64 stopped_for[NR_CPUS] __aligned(SZ_256);
 
 /* The CPU that runs cpu_pause_run(), with everything masked; or -1. */
@@ -390,6 +392,15 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 }
 
 /*
+ * Not before so long from now. After a failure, to try at once could catch the same CPU in the
+ * same place.
+ */
+static void put_off_next_try(u64 ns)
+{
+	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
+}
+
+/*
  * Stop all others and call @fn, once; false if they did not stop in time. It must not be probed
  * either, as compilers inline what it calls while the others are stopped.
  */
@@ -446,6 +457,9 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 		count_pause(stats, ticks_to_ns(released - asked), all_stopped);
 	if (!all_stopped)
 		last_failed_ns = ktime_get_ns();
+	else if (*more)
+		/* Asked at once, the others would stop again before they have run. */
+		put_off_next_try(ticks_to_ns(released - asked));
 
 	return all_stopped;
 }
@@ -556,12 +570,6 @@ static int fail_pause(void)
 	return -EBUSY;
 }
 
-/* To try again at once could catch the same CPU in the same place. */
-static void put_off_next_try(u64 ns)
-{
-	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
-}
-
 /* How long to sleep after so many tries as have failed. */
 static u64 sleep_between_tries(void)
 {
@@ -582,7 +590,7 @@ static bool may_try(void)
 }
 
 /*
- * Try once, unless the last try failed a moment ago.
+ * Try once, unless that has been put off.
  *
  * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try_ns; -EBUSY if not;
  *	   -EOPNOTSUPP if a CPU was lost.
@@ -750,8 +758,8 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  * @arg: handed to it
  * @stats: what this took is added to it; or NULL
  *
- * @fn is called until it returns false, each time in a pause of its own. Between pauses
- * all CPUs run, and the caller may be preempted.
+ * @fn is called until it returns false, each time in a pause of its own. Between two of them
+ * all CPUs run for as long as the first one took at least, and the caller sleeps.
  *
  * A CPU that cannot be interrupted now is waited for, outside of any pause; but only for
  * about 0.25 s, or no time at all if that was waited in vain a moment ago. A CPU that is half
@@ -795,7 +803,8 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  * @arg: as of cpu_pause_run()
  * @stats: as of cpu_pause_run()
  *
- * For who holds locks that others wait for, and can do without the pause. While a CPU comes or
+ * For who holds locks that others wait for, and can do without the pause. @fn should leave nothing
+ * to be done, as there is no second pause for it. While a CPU comes or
  * goes, or another initiator waits for its pause, this fails at once; and if one try has failed,
  * until the next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be
  * tried again later, with the locks released in between.

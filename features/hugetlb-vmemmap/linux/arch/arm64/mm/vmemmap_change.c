@@ -27,8 +27,6 @@
  * blocks of 2 MiB, which are split, once: they are never put together again. To split is
  * a change of size only, which is done live with BBM level 2, and paused without.
  */
-/* Where branches are profiled, likely() calls what may not run in a pause. */
-#define DISABLE_BRANCH_PROFILING
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
 #include <kunit/static_stub.h>

@@ -257,6 +257,7 @@ int split_into_pages(unsigned long start, unsigned long end);
 
 /* linear_map_fold.c */
 void linear_map_fold_later(unsigned long start, unsigned long end);
+void linear_map_fold_not_yet(void);
 bool linear_map_fold_enable(bool enable);
 void linear_map_fold_now(void);
 

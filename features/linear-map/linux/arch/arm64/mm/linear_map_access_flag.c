@@ -30,9 +30,6 @@
  * none may be starting meanwhile, and none may have been lost while it was starting.
  */
 
-/* Where branches are profiled, likely() calls what may not run while a block cannot be reached. */
-#define DISABLE_BRANCH_PROFILING
-
 #include <linux/cpu.h>
 #include <linux/irqflags.h>
 #include <linux/types.h>

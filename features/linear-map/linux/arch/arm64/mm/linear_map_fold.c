@@ -109,6 +109,9 @@ static long budget;
 static unsigned long last_fold = INITIAL_JIFFIES;
 static unsigned int failed_rounds;
 
+/* When a module's memory was split last; written while linear_map_fold_sem is held. */
+static unsigned long last_prepared = INITIAL_JIFFIES;
+
 /* Tests do not wait until it is worth it. */
 static bool fold_at_once;
 
@@ -190,6 +193,21 @@ void linear_map_fold_later(unsigned long start, unsigned long end)
 
 	if (READ_ONCE(fold))
 		queue_fold(msecs_to_jiffies(fold_delay_ms));
+}
+
+/**
+ * linear_map_fold_not_yet() - what has been split is about to get its permission
+ *
+ * In pauses, nothing is folded for as long as memory waits that was given back. What was given back
+ * before may be beside what was split, and until that has its permission it looks the same.
+ *
+ * Context: linear_map_fold_sem is held for reading.
+ */
+void linear_map_fold_not_yet(void)
+{
+	lockdep_assert_held_read(&linear_map_fold_sem);
+
+	WRITE_ONCE(last_prepared, jiffies);
 }
 
 static void free_table_rcu(struct rcu_head *head)
@@ -489,6 +507,11 @@ static unsigned long fold_round_paused(void)
 	mutex_lock(&linear_map_split_lock);
 	if (linear_map_pauses_are_frequent() && !at_once) {
 		wait = HZ;
+		goto unlock;
+	}
+	/* A module is still loading, maybe. */
+	if (time_before(jiffies, READ_ONCE(last_prepared) + delay) && !at_once) {
+		wait = delay;
 		goto unlock;
 	}
 

@@ -38,8 +38,6 @@
  * The linear map has no contiguous ranges where it is split like this. The entries of one
  * in use could not have their permission changed one by one either.
  */
-/* Where branches are profiled, likely() calls what may not run in a pause. */
-#define DISABLE_BRANCH_PROFILING
 #define pr_fmt(fmt) "linear map: " fmt
 
 #include <kunit/static_stub.h>
@@ -655,6 +653,8 @@ int linear_map_prepare_module(const struct module *mod)
 		ret = split_all_ends(next_run_of_parts, &parts, &change);
 		for (position = 0; ret && next_run_of_parts(&parts, &position, &run); )
 			fold_later(run.start, run.end);
+		if (!ret)
+			linear_map_fold_not_yet();
 		up_read(&linear_map_fold_sem);
 
 		if (ret != -EBUSY || ktime_get_ns() >= give_up_ns ||

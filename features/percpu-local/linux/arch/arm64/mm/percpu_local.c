@@ -42,8 +42,6 @@
  * All tables are made at boot, for every possible CPU, and stay: a CPU that
  * goes offline and comes back finds its own.
  */
-/* Where branches are profiled, likely() calls what may not run before a CPU is on its table. */
-#define DISABLE_BRANCH_PROFILING
 #define pr_fmt(fmt) "percpu: " fmt
 
 #include <linux/cpumask.h>
