@@ -20,6 +20,8 @@ from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import source
+from pagewright.kernel.build import Build
+from pagewright.machine import inputs
 from pagewright.machine.boot import boot, console
 from pagewright.machine.options import MachineOptions
 
@@ -487,6 +489,18 @@ def test_clean_refuses_while_another_process_uses_the_cache(elsewhere, kind):
         other.communicate()
     call("clean", "--cache")
     assert not elsewhere.cache.exists()
+
+
+def test_clean_leaves_a_build_that_may_be_booted(elsewhere, monkeypatch):
+    """Whoever has asked for a machine's options may boot it until the process ends."""
+    built = Build("any", elsewhere.out / "any", elsewhere.root, "6.12.1-1")
+    built.out.mkdir(parents=True)
+    monkeypatch.setattr(inputs.build, "ensure", lambda space, name: built)
+    monkeypatch.setattr(inputs.image, "ensure", lambda space: elsewhere.root)
+    inputs.options_for(elsewhere, "any")
+    with pytest.raises(PagewrightError, match=f"process {os.getpid()} uses {elsewhere.out}"):
+        call("clean")
+    assert built.out.exists()
 
 
 @pytest.mark.parametrize("what", ["", "bench"])

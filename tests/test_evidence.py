@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
@@ -14,7 +15,7 @@ import suites
 
 import conftest
 from pagewright.host import ledger
-from pagewright.host.lock import lock_file
+from pagewright.host.lock import lock
 from pagewright.machine import evidence
 
 ROOT = Path(__file__).parent.parent
@@ -189,17 +190,20 @@ def waits_for_a_lock(process: int) -> bool:
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
-def test_one_run_at_a_time_writes_results(tmp_path, workers):
+def test_one_run_at_a_time_has_the_logs(tmp_path, workers, monkeypatch):
+    """Another one would take the logs away of machines that run."""
+    monkeypatch.delenv(ledger.VARIABLE, raising=False)
     file = tmp_path / "logs" / "junit.xml"
     command = small_suite(tmp_path, "-n", str(workers))
-    with lock_file(file.with_name(".junit.lock"), "the results of tests"):
-        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+    with lock(file.parent, conftest.LOGS):
+        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while child.poll() is None and not waits_for_a_lock(child.pid):
             time.sleep(0.1)
         assert child.poll() is None
         assert not file.exists()
-    child.communicate()
+    _, said = child.communicate()
     assert failed(file) == ["test_small"]
+    assert f"(process {os.getpid()}) that holds {conftest.LOGS}" in said.decode()
 
 
 def test_ledger_adds_up(tmp_path, monkeypatch):

@@ -423,6 +423,9 @@ def test_the_cause_of_an_oops_is_its_first_line():
         "INFO: task insmod:1 blocked for more than 120 seconds.",
         "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:",
         "Call trace:",
+        "../tree/mm/memory.c:123: bad pmd 00000000deadbeef",
+        "mm/pgtable-generic.c:48: bad pud 0000000000000001.",
+        "EXT4-fs error (device vda): ext4_lookup:1: inode #2",
     ],
 )
 def test_a_report_is_recognised_up_to_its_end(line):

@@ -328,7 +328,7 @@ def test_what_is_shown_is_of_one_image(tmp_path, capsys, changed):
     }
 
 
-@pytest.mark.parametrize("changed", ["kernel", "emulator", "guest"])
+@pytest.mark.parametrize("changed", ["kernel", "emulator", "guest", "common"])
 def test_sides_that_cannot_be_compared_are_left_out_and_named(tmp_path, capsys, changed):
     """One of them was measured again, on an emulator or with packages that are newer."""
     file = tmp_path / "x.jsonl"
@@ -342,6 +342,39 @@ def test_sides_that_cannot_be_compared_are_left_out_and_named(tmp_path, capsys, 
     run(newer, Choice(parts=["first"]), Journal(file))
     shown = measure.shown(EXPERIMENT, file, SIDES, Choice(parts=["first"]))
     assert shown.parts == {"first": ["base", "patched"]}
+
+
+def test_sides_of_another_machine_or_with_another_command_are_left_out(tmp_path):
+    """The experiment has changed, and only one side has been measured again."""
+    file = tmp_path / "x.jsonl"
+
+    def changed(*works, **options):
+        made = [Part("only", {"smp": 2, **options}, [*works])]
+        return replace(EXPERIMENT, parts=lambda quick: made)
+
+    class Digested(Faked):
+        """Tells works by their commands, and machines by their options."""
+
+        def conditions(self, part, side, works):
+            commands = " ".join(work.command for work in works)
+            found = super().conditions(part, side, works)
+            return replace(found, work=commands, machine=str(part.options))
+
+    work = Work("own", "true")
+    seldom = Work("seldom", "true", runs=1)
+    for later in (changed(work, seldom, smp=8), changed(replace(work, command="false"), seldom)):
+        file.unlink(missing_ok=True)
+        for experiment, sides in ((changed(work, seldom), []), (later, ["patched"])):
+            choice = Choice(sides=sides, runs=2)
+            measure.measure(SPACE, experiment, SIDES, choice, Journal(file), Digested())
+        assert measure.shown(later, file, SIDES, Choice()).parts == {"only": ["patched"]}
+    # The first run of each side has a work more than the others, which is no reason.
+    measure.measure(SPACE, later, SIDES, Choice(runs=2), Journal(file), Digested())
+    shown = measure.shown(later, file, SIDES, Choice())
+    assert [figure.runs for figure in shown.figures] == [
+        {"base": [1107, 1128], "patched": [1007, 1028]},
+        {"base": [1107], "patched": [1007]},
+    ]
 
 
 def test_the_kernels_of_a_place_are_compared_although_each_has_its_own_name(tmp_path):
@@ -771,9 +804,10 @@ def test_list_tells_parts_sides_and_boots():
 class Board(Machine):
     """A place with two CPUs and 1 GiB of memory."""
 
-    def __init__(self, build=""):
-        """Run a build."""
+    def __init__(self, build="", says=()):
+        """Run a build, and answer some commands in another way."""
         self.build = build
+        self.says = dict(says)
         self.fixed = True
         self.ran = []
 
@@ -785,6 +819,8 @@ class Board(Machine):
             "nproc": "2",
             "cat /proc/meminfo": "MemTotal: 1000000 kB",
             "cat /proc/cmdline": "root=/dev/vda rodata=on",
+            "sha256sum /sys/kernel/notes": "abc  /sys/kernel/notes",
+            **self.says,
         }
         return known.get(command, "n=5")
 
@@ -826,6 +862,24 @@ def test_a_place_runs_what_it_can_and_the_rest_is_named(capfd, tmp_path):
         measure.measure(SPACE, experiment, SIDES, Choice(parts=["off"]), None, where)
     other = runners.Place("shelf", Board("base-4k"))
     assert "runs base-4k" in other.left_out(some[0], SIDES[1])
+
+
+@pytest.mark.parametrize(
+    ("command", "compared"),
+    [("sha256sum /sys/kernel/notes", True), ("cat /proc/cmdline", True), ("nproc", False)],
+)
+def test_what_a_place_says_of_itself_is_a_condition(command, compared):
+    """Builds of one version have one name, and a place may have been booted in another way.
+
+    With other CPUs no side of it can be compared with what was measured before.
+    """
+    part = Part("p", {"smp": 2}, [Work("w", "true")])
+    first, again, other = (
+        runners.Place("shelf", Board(says=says)).conditions(part, SIDES[1], part.works)
+        for says in ({}, {}, {command: "4"})
+    )
+    assert first == again != other
+    assert (first.common == other.common) == compared
 
 
 def test_the_place_of_an_environment_is_connected_to(monkeypatch, tmp_path):

@@ -191,6 +191,7 @@ def test_another_compiler_compiles_a_plugin_again(tmp_path, monkeypatch):
         ({"accel": "kvm", "icount": True}, "KVM cannot"),
         ({"accel": "kvm", "count": True}, "KVM cannot"),
         ({"strict": True, "icount": True, "smp": 2}, "share a thread"),
+        ({"count": True, "smp": 2}, "take turns in one thread"),
         ({"cpu": "nope,pauth=off"}, "QEMU has no CPU model 'nope'\nits models are: .*cortex-a76"),
         ({"accel": "kvm"}, "KVM runs arm64 guests on arm64 computers"),
         ({"tlb": True}, "one CPU in one thread"),

@@ -172,6 +172,10 @@ class Model:
         """Write an entry of the table of a level, or several of them by one store."""
         self.write(TABLES[level] + 8 * index, *descs, **options)
 
+    def blind(self) -> int:
+        """Return how often the model has said that it does not see all."""
+        return self._c.test_blind()
+
     def root(self, cpu: int, pa: int = ROOT, common: bool = False):
         """Load TTBR1, with CnP if asked."""
         self._c.test_root(cpu, ctypes.c_uint64(pa | common))
@@ -1564,6 +1568,14 @@ def test_another_root_while_the_tlb_has_entries_of_the_first(model):
     assert m.rules() == ["break-before-make"]
 
 
+def test_roots_for_which_there_is_no_room_are_not_silently_left_out(model):
+    m = model()
+    for number in range(64):
+        assert m.blind() == 0
+        m.root(0, ROOT + 0x200_0000 + number * 0x1000)
+    assert m.blind() > 0
+
+
 def test_roots_are_compared_again_when_something_has_changed(model):
     m = model()
     m.set(3, 0, PAGE | A_PAGE)
@@ -2046,6 +2058,21 @@ def test_a_line_that_is_half_written(reports):
 def test_no_reports_at_all(tmp_path):
     with pytest.raises(MachineError, match="has left no reports"):
         strict.read(tmp_path / "none", Strict(Path("plugin")))
+
+
+def test_a_machine_that_was_blind_has_not_found_nothing(reports, tmp_path):
+    """A full disk, memory that it did not find, or more of something than it has room for."""
+    machine = Strict(Path("plugin"))
+    assert strict.read(reports(), machine) == []
+    with pytest.raises(MachineError, match="not seen all: there was too much of it"):
+        strict.read(reports({"blind": "there was too much of it"}), machine)
+    with pytest.raises(MachineError, match="has a line that is no report"):
+        strict.read(reports(rest="garbage\n"), machine)
+    empty = tmp_path / "empty"
+    for text in ("", '{"bbm_level": 2}\n'):
+        empty.write_text(text)
+        with pytest.raises(MachineError, match="not seen all: no kernel has run in it"):
+            strict.read(empty, machine)
 
 
 def test_reports_outlive_a_guest_that_died(reports, tmp_path, monkeypatch, capsys):

@@ -933,10 +933,11 @@ def test_a_reason_for_the_linear_map_is_told_whole_with_what_to_do(tree, status,
         ("isolcpus=nohz,managed_irq,2-3", True),
         ("isolcpus=2-3 isolcpus=managed_irq,2-3", True),
         ("nohz_full=2-3", True),
+        ("isolcpus nohz_full", False),
     ],
 )
 def test_cpus_are_isolated_by_what_the_kernel_takes_for_that(words, isolated):
-    """linear-map's note_isolcpus() is called for each of these."""
+    """linear-map's note_isolcpus() is called for each of these, without a value for the last."""
     values = tool.Machine.values
     machine = SimpleNamespace(config={}, parameters=words.split())
     machine.values = lambda name: values(machine, name)
@@ -1556,7 +1557,7 @@ def test_a_machine_that_does_not_say_how_large_pages_are(tree, call, status, oth
         0 if name == "unpatched" else 2
     )
     found = advice(call, root)
-    assert "java (77) touch their heaps" in found["atomic-write-fault"]["words"]
+    assert "java (77) touch their heaps at the start" in found["atomic-write-fault"]["words"]
     assert "Some page tables can go" in found["linear-map"]["words"]
     assert found["linear-map"]["bytes"] is None
     pages = any(int(f.read_text()) for f in root.glob("sys/kernel/mm/hugepages/*/nr_hugepages"))
@@ -2116,7 +2117,8 @@ def test_advise_names_processes_with_large_heaps(tree, call):
         "/proc/78/status": "Name:\tsmall\nRssAnon:\t 4096 kB\n",
     }
     found = advice(call, tree("unpatched", changes))["atomic-write-fault"]
-    assert found["gain"] == "much"
+    # Which version it is, and how that touches its heap, is not known.
+    assert found["gain"] == "some"
     assert "java (77)" in found["words"]
     assert "small" not in found["words"]
     # README.md: 1 GiB of 4 KiB pages takes 524,288 faults, and 262,144 with the feature.
@@ -2125,8 +2127,8 @@ def test_advise_names_processes_with_large_heaps(tree, call):
     assert row
     without, with_feature = (int(number.replace(",", "")) for number in row.groups())
     words = (
-        "Without the feature they take two page faults for each page, up to {:,} in all. With it "
-        "they take half."
+        "they take two page faults for each page without the feature, up to {:,} in all, and half "
+        "with it."
     )
     assert with_feature * 2 == without
     assert words.format(8 * without) in found["words"]

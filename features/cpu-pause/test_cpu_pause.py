@@ -198,11 +198,12 @@ def test_statistics_and_limit(machine):
 IN_A_PAUSE = {
     *("stop_others", "let_go", "cpu_pause_ipi", "smp_send_cpu_pause"),
     *("__ipi_send_mask", "__ipi_send_single", "gic_broadcast_sgi", "cpu_logical_map"),
+    "_find_next_bit",
     *("cpu_pause_limit_reached", "cpu_pause_half_reached", "arch_timer_read_cntvct_el0"),
     *("remap_paused", "split_paused", "change_entries", "exchange_once"),
 }
-# What these call beside each other; the README says what that means for probes.
-CALLED_IN_A_PAUSE = {"_find_next_bit", "irq_get_irq_data"}
+# What these call beside each other.
+CALLED_IN_A_PAUSE = {"irq_get_irq_data"}
 # What calls others by their address: the counter, or what the driver of the interrupts has.
 CALLS_BY_ADDRESS = {
     *("stop_others", "cpu_pause_limit_reached", "cpu_pause_half_reached"),

@@ -88,12 +88,13 @@ def _mark(entry: Path) -> Path:
 
 @cache
 def claim(entry: Path) -> None:
-    """Keep an entry of the cache from being pruned until this process ends.
+    """Keep an entry of the cache, or a build, from being removed until this process ends.
 
-    The caller holds the lock of the folder that the entry is in, as that of `prune` does.
+    The caller holds the lock of the folder that the entry is in, as that of `prune` does, if there
+    is anybody who prunes it.
 
     Args:
-        entry: a folder in the cache that clones share.
+        entry: the folder.
     """
     # Never closed: the kernel drops the lock when the process ends, however it ends.
     held = os.open(_mark(entry), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

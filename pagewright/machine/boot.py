@@ -8,7 +8,7 @@ kernel and the guest; both are driven through labgrid, and a caller need not kno
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from labgrid import Environment
@@ -72,8 +72,10 @@ def boot(
             yield started
         except PagewrightError:
             file = logs / evidence.VIOLATIONS
-            if options.strict and last_violations is not None and file.is_file():
-                last_violations += strict.read(file, options.strict)
+            if options.strict and last_violations is not None:
+                # It may have died before there was anything to see, and why it died is what counts.
+                with suppress(PagewrightError):
+                    last_violations += strict.read(file, options.strict)
             raise
 
 

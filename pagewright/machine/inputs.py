@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewright.guest import image
+from pagewright.host.scratch import claim
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
 from pagewright.kernel.recipes import DEFAULT_BUILD
@@ -67,6 +68,8 @@ def options_for(
     )
     qemu.require_processor(like)
     built = build.ensure(space, name)
+    # As long as we may boot it, `pagewright clean` removes nothing.
+    claim(built.out)
     if modules_from:
         options["overlay"] = modules.ensure(space, built, modules_from)
     if firmware:

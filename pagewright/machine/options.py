@@ -107,6 +107,11 @@ class MachineOptions:
             raise MachineError(
                 "tlb simulates one CPU in one thread", "add icount or single_threaded"
             )
+        if self.count and self.smp > 1 and not self.in_one_thread():
+            raise MachineError(
+                "count adds up for CPUs that take turns in one thread",
+                "add icount or single_threaded, or ask for one CPU",
+            )
         if (self.strict or self.tlb) and self.smp > 1 and self.in_one_thread():
             raise MachineError(
                 "where CPUs share a thread, QEMU tells the plugin of the wrong CPU",

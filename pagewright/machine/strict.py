@@ -271,7 +271,8 @@ def read(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
         modules: lines of the guest's /proc/kallsyms, of its modules.
 
     Raises:
-        MachineError: there is no such file: QEMU did not get as far.
+        MachineError: there is no such file: QEMU did not get as far. Or the file does not say that
+            all was seen.
     """
     everything = read_all(file, strict, modules)
     return [violation for violation in everything if not explains(strict.known, violation)]
@@ -281,9 +282,19 @@ def read_all(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
     """Read a file of reports: as `read`, but those that are explained, too."""
     if not file.is_file():
         raise MachineError(f"the strict machine has left no reports in {file}")
+    entries_of_all = list(_entries(file))
+    # A machine that has seen nothing has nothing to report.
+    reasons = [entry["blind"] for entry in entries_of_all if "blind" in entry]
+    if not any("vectors" in entry for entry in entries_of_all):
+        reasons.append("no kernel has run in it")
+    if reasons:
+        raise MachineError(
+            f"the strict machine has not seen all: {'; '.join(reasons)}",
+            f"what it has seen is in {file}",
+        )
     symbols = parse_symbols(modules)
     found: list[Violation] = []
-    for entries in _by_kernel(_entries(file)):
+    for entries in _by_kernel(entries_of_all):
         facts = {
             name: value for entry in entries if "rule" not in entry for name, value in entry.items()
         }
@@ -307,12 +318,13 @@ def _by_kernel(entries: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any
 
 
 def _entries(file: Path) -> Iterator[dict[str, Any]]:
-    for line in file.read_text().splitlines():
+    # What is behind the last newline is half written.
+    *lines, _ = file.read_text().split("\n")
+    for line in lines:
         try:
             yield json.loads(line)
-        except json.JSONDecodeError:
-            # The last line may be half written.
-            continue
+        except json.JSONDecodeError as error:
+            raise MachineError(f"{file} has a line that is no report: {line!r}") from error
 
 
 def _violation(entry: dict[str, Any], resolver: _Resolver) -> Violation:

@@ -14,7 +14,7 @@
 
 static char ram[RAM_SIZE];
 static struct report reports[MAX_REPORTS];
-static u32 nr_reports;
+static u32 nr_reports, nr_blind;
 
 void *model_memory(u64 pa, u64 size)
 {
@@ -24,6 +24,12 @@ void *model_memory(u64 pa, u64 size)
 	return ram + (pa - RAM_BASE);
 }
 
+void model_blind(const char *why)
+{
+	(void)why;
+	nr_blind++;
+}
+
 void model_report(const struct report *report)
 {
 	if (nr_reports < MAX_REPORTS)
@@ -31,6 +37,7 @@ void model_report(const struct report *report)
 }
 
 u32 test_reports(void);
+u32 test_blind(void);
 int test_rule(u32 index);
 const char *test_words(u32 index);
 u64 test_address(u32 index);
@@ -47,6 +54,11 @@ u32 test_records(void);
 u32 test_reports(void)
 {
 	return nr_reports;
+}
+
+u32 test_blind(void)
+{
+	return nr_blind;
 }
 
 int test_rule(u32 index)

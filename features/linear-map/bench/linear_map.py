@@ -131,7 +131,7 @@ echo boot=$(cat pauses)
 most=0 start=$(cat pauses)
 for turn in $(seq SIZE); do
 	before=$(cat pauses)
-	modprobe crypto_null && {UNLOAD} crypto_null
+	modprobe crypto_null && {UNLOAD} crypto_null || exit
 	sleep 3
 	after=$(cat pauses)
 	test $((after - before)) -le $most || most=$((after - before))
@@ -244,7 +244,7 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
         yield Quantity(group, "most pauses for it", "pauses", int(values["most"]))
         yield Quantity(group, "pauses for it in the mean", "pauses", int(values["mean"]) / 100)
         yield Quantity(group, "pauses until then", "pauses", int(values["boot"]))
-        yield Quantity(group, "longest pause", "us", int(values["longest"]) / 1000)
+        yield Quantity(group, "longest pause since boot", "us", int(values["longest"]) / 1000)
     else:
         group = OF_PROGRAMS
         yield Quantity(group, work, "instructions", int(values["instructions"]))

@@ -169,8 +169,10 @@ void model_root(struct site site, u64 ttbr)
 	if (!model.known)
 		return;
 	root = root_of(root_address(&model.geometry, ttbr));
-	if (root < 0)
+	if (root < 0) {
+		model_blind("there are too many top-level tables");
 		return;
+	}
 	cpu->common = common;
 	if (root == before && common == was_common)
 		return;

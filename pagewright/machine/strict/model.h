@@ -55,6 +55,8 @@ struct report {
 
 /* The caller's: prints or counts a report. */
 void model_report(const struct report *report);
+/* The caller's: the model does not see all from now on, and why. */
+void model_blind(const char *why);
 /* The caller's: guest memory at a physical address; NULL if there is none. */
 void *model_memory(u64 pa, u64 size);
 

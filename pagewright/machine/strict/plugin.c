@@ -14,7 +14,8 @@
  * The file has a line of JSON for each place that breaks a rule.  When it does
  * so again, the count in that line is written anew.  Other lines are facts
  * about the kernel: where it is, and that what follows is about another kernel,
- * which this one has started in its place (kexec).
+ * which this one has started in its place (kexec).  That something was not seen
+ * is a line, too: without it a file with no report would say that all is well.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -53,7 +54,7 @@ static void cpu_starts(u64 id, unsigned int cpu)
 		level = BITS(read_register(registers[cpu].mmfr2), 55, 52);
 	zeroed_bytes = zeroed_at_once(&registers[cpu]);
 	if (!find_memory())
-		fprintf(stderr, "strict: no memory-backend-memfd\n");
+		model_blind("the memory is no memory-backend-memfd");
 	model_start(level, without);
 	dprintf(out, "{\"bbm_level\": %d}\n", level);
 }
@@ -87,6 +88,25 @@ struct place {
 
 static struct place places[NR_PLACES];
 static u32 nr_places;
+
+/* Nothing can be said any more, not even that. */
+static void give_up(const char *what)
+{
+	perror(what);
+	abort();
+}
+
+void model_blind(const char *why)
+{
+	static const char *said;
+
+	if (said == why)
+		return;
+	said = why;
+	lseek(out, 0, SEEK_END);
+	if (dprintf(out, "{\"blind\": \"%s\"}\n", why) < 0)
+		give_up("strict: that something was not seen");
+}
 
 static u64 *kernel_memory(u32 cpu, u64 va)
 {
@@ -138,8 +158,10 @@ static struct place *place_of(const struct report *report)
 		    !memcmp(places[i].callers, place.callers,
 			    sizeof(place.callers)))
 			return &places[i];
-	if (nr_places == NR_PLACES)
+	if (nr_places == NR_PLACES) {
+		model_blind("there are reports from too many places");
 		return NULL;
+	}
 	places[nr_places] = place;
 	return &places[nr_places++];
 }
@@ -158,7 +180,7 @@ void model_report(const struct report *report)
 		length = snprintf(count, sizeof(count), "%10" PRIu64,
 				  place->count);
 		if (pwrite(out, count, length, place->at) < 0)
-			perror("strict: a count");
+			give_up("strict: a count");
 		return;
 	}
 	length = snprintf(text, sizeof(text), "{\"count\": %10d, "
@@ -179,8 +201,8 @@ void model_report(const struct report *report)
 	length += snprintf(text + length, sizeof(text) - length, "]}\n");
 	end = lseek(out, 0, SEEK_END);
 	place->at = end + strlen("{\"count\": ");
-	if (write(out, text, length) < 0)
-		perror("strict: a report");
+	if (write(out, text, length) != length)
+		give_up("strict: a report");
 }
 
 /* Instructions */
@@ -214,6 +236,19 @@ static bool kernel_runs(void)
 		if (model.cpus[i].root >= 0)
 			return true;
 	return false;
+}
+
+/*
+ * The kernel runs where its vectors are.  If the tables do not map them, what is
+ * looked at is not the memory that the tables are in.
+ */
+static void look_for_vectors(u32 cpu, u64 va)
+{
+	u64 desc;
+	int level;
+
+	if (!walk(model.cpus[cpu].root, va, &desc, &level))
+		model_blind("the tables do not map the kernel");
 }
 
 /* What was said and reported so far is about a kernel that has ended. */
@@ -276,6 +311,7 @@ static void executes(unsigned int cpu, void *data)
 			if (!vectors_said && value >> 63) {
 				say("vectors", value);
 				vectors_said = true;
+				look_for_vectors(site.cpu, value);
 			}
 			break;
 		}
@@ -333,6 +369,9 @@ static void accesses(unsigned int cpu, u32 info, u64 va, void *data)
 			pthread_mutex_unlock(&lock);
 		}
 	}
+	/* A tag in the top byte of a kernel address is not translated. */
+	if (va >> 55 & 1)
+		va |= 0xffULL << 56;
 	if (va >> 63 && access_has_records(va, size)) {
 		pthread_mutex_lock(&lock);
 		model_access(site, va, size, store);

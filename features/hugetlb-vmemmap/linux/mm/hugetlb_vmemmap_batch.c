@@ -101,6 +101,17 @@ static unsigned long vmemmap_end(const struct hstate *h, const struct folio *fol
 	return vmemmap_start(folio) + hugetlb_vmemmap_size(h);
 }
 
+/*
+ * Before folios are restored: wait for who has seen the references of a head in a copy of it, and
+ * is about to add one there. Where there are no copies, tails had none since they were optimized,
+ * and who would have seen one before that had ended by then.
+ */
+static void wait_for_fake_references(void)
+{
+	if (keeps_head_only())
+		synchronize_rcu();
+}
+
 /* Entries of a folio that change: all but the head's own. */
 static unsigned int nr_entries(const struct hstate *h)
 {
@@ -565,17 +576,14 @@ static struct ratelimit_state task_pauses =
 
 /*
  * Optimize folios that a task asked for, if no CPU is paused for that, or not too often. A
- * pause that splits a block is worth it for a single folio, too: it is the last one for all
- * the folios that the block is about.
+ * pause that splits a block is the last one for all the folios that the block is about.
  */
-static void optimize_for_task(const struct hstate *h, struct list_head *folio_list,
-			      bool worth_a_pause)
+static void optimize_for_task(const struct hstate *h, struct list_head *folio_list)
 {
 	bool pauses = vmemmap_change_pauses();
 	unsigned long nr = 0;
 	struct folio *folio;
 
-	worth_a_pause |= !pauses;
 	list_for_each_entry(folio, folio_list, lru) {
 		if (!should_optimize(h, folio))
 			continue;
@@ -584,36 +592,43 @@ static void optimize_for_task(const struct hstate *h, struct list_head *folio_li
 	}
 	if (!nr)
 		return;
-	if (!pauses || (worth_a_pause && __ratelimit(&task_pauses)))
+	if (!pauses || __ratelimit(&task_pauses))
 		optimize_folios(h, folio_list);
 	else
 		atomic_long_add(nr, &not_optimized);
 }
 
 /*
- * Surplus folios are worth a pause if they are so large together. So in whatever time 512 of
- * 2 MiB are asked for, they are worth 32 pauses at most, and about as many when they are given
- * back. There are more if blocks have to be split, or if a pause may last so short a time that
- * one is not enough for 32 MiB. A folio that a fault needs comes alone, and is worth one only
+ * Surplus folios are worth a pause, and in any case a grace period, if they are so large together.
+ * The task that asks for them waits for it, with locks that all of its threads need. So in whatever
+ * time 512 of 2 MiB are asked for, they are worth 32 pauses at most, and about as many when they
+ * are given back. There are more if blocks have to be split, or if a pause may last so short a time
+ * that one is not enough for 32 MiB. A folio that a fault needs comes alone, and is worth one only
  * if it is so large itself, as all are with pages of 16 and 64 KiB; TASK_PAUSES bounds these.
  */
-#define SURPLUS_WORTH_A_PAUSE	SZ_32M
+#define SURPLUS_WORTH_WAITING	SZ_32M
 
 /**
  * hugetlb_vmemmap_optimize_surplus() - free most of the vmemmap of surplus folios
  * @h: their hstate
  * @folio_list: the folios, all of them frozen
  *
- * As hugetlb_vmemmap_optimize_folios(), but does nothing if CPUs would be paused for few of
- * them, or too often.
+ * As hugetlb_vmemmap_optimize_folios(), but does nothing for few of them, or if CPUs would be
+ * paused too often.
  *
  * Context: process context, may sleep.
  */
 void hugetlb_vmemmap_optimize_surplus(struct hstate *h, struct list_head *folio_list)
 {
-	unsigned long size = list_count_nodes(folio_list) * huge_page_size(h);
+	unsigned long nr = 0;
+	struct folio *folio;
 
-	optimize_for_task(h, folio_list, size >= SURPLUS_WORTH_A_PAUSE);
+	list_for_each_entry(folio, folio_list, lru)
+		nr += should_optimize(h, folio);
+	if (nr * huge_page_size(h) >= SURPLUS_WORTH_WAITING)
+		optimize_for_task(h, folio_list);
+	else
+		atomic_long_add(nr, &not_optimized);
 }
 
 /**
@@ -631,7 +646,7 @@ void hugetlb_vmemmap_optimize_folio(const struct hstate *h, struct folio *folio)
 	LIST_HEAD(folio_list);
 
 	list_add(&folio->lru, &folio_list);
-	optimize_for_task(h, &folio_list, true);
+	optimize_for_task(h, &folio_list);
 	list_del_init(&folio->lru);
 }
 
@@ -699,8 +714,7 @@ long hugetlb_vmemmap_restore_folios(const struct hstate *h, struct list_head *fo
 		return -ENOMEM;
 	}
 
-	/* As in hugetlb_vmemmap_optimize_folios(). */
-	synchronize_rcu();
+	wait_for_fake_references();
 
 	list_for_each_entry_safe(folio, next, folio_list, lru) {
 		if (!batch_has_room(&batch, h)) {
@@ -741,7 +755,7 @@ int hugetlb_vmemmap_restore_folio(const struct hstate *h, struct folio *folio)
 		return 0;
 	ret = batch_init(&batch, h, 1);
 	if (!ret) {
-		synchronize_rcu();
+		wait_for_fake_references();
 		ret = collect_restore(&batch, h, folio);
 		if (!batch_finish(&batch))
 			ret = -EBUSY;

@@ -262,7 +262,10 @@ static void restore_with_others(const struct hvo_test *t)
 	list_del_init(&t->folio->lru);
 }
 
-/* Who looked at the tails while a folio was no hugetlb page of ours must have stopped. */
+/*
+ * Who looked at the tails while a folio was no hugetlb page of ours must have stopped; and who saw
+ * its head among them, where that is what they are mapped to.
+ */
 static void readers_have_left_when_tails_change(struct kunit *test)
 {
 	static void (*const changes[])(const struct hvo_test *t) = {
@@ -282,7 +285,8 @@ static void readers_have_left_when_tails_change(struct kunit *test)
 		KUNIT_ASSERT_FALSE(test, IS_ERR(task));
 		wait_for_completion(&reader.inside);
 		changes[i](t);
-		KUNIT_EXPECT_TRUE_MSG(test, READ_ONCE(reader.has_left), "change %u", i);
+		if (!optimized || hugetlb_vmemmap_retained_pages() == 1)
+			KUNIT_EXPECT_TRUE_MSG(test, READ_ONCE(reader.has_left), "change %u", i);
 		wait_for_completion(&reader.gone);
 		KUNIT_EXPECT_NE(test, optimized,
 				folio_test_hugetlb_vmemmap_optimized(t->folio));

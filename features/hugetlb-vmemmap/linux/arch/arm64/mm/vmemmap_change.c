@@ -359,18 +359,21 @@ static void fill_table(pte_t *table, pmd_t block)
  * Prepare the split of a block, which saves memory and can be done without. So no task is killed
  * for want of a table. One that waits for the lock could not even die. Nor is I/O waited for: a
  * driver that resets the device which has to do it may want the lock.
+ *
+ * The table stays for good, so it is on the node of the struct pages, whoever splits them.
  */
 static int prepare_split(struct split *split, pmd_t *pmdp)
 {
-	gfp_t gfp = GFP_NOIO | __GFP_ZERO | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
-	struct ptdesc *ptdesc = pagetable_alloc(gfp, 0);
+	gfp_t gfp = GFP_NOIO | __GFP_COMP | __GFP_ZERO | __GFP_RETRY_MAYFAIL | __GFP_NOWARN;
+	int nid = page_to_nid(pmd_page(READ_ONCE(*pmdp)));
+	struct page *page = alloc_pages_node(nid, gfp, 0);
 	pmd_t entry = __pmd(0);
 	pte_t *table;
 
-	if (!ptdesc)
+	if (!page)
 		return -ENOMEM;
 
-	table = ptdesc_address(ptdesc);
+	table = page_address(page);
 	fill_table(table, READ_ONCE(*pmdp));
 	/* Not into split->table: that is no table, and may hold the entry of an earlier split. */
 	pmd_populate_kernel(&init_mm, &entry, table);

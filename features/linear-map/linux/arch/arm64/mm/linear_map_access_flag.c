@@ -7,7 +7,8 @@
  * an access flag fault may not be held. Where the hardware does (TCR_EL1.HA), there is no such
  * fault, and it is what the Arm ARM (DDI 0487, section D8) says on hardware management of the
  * Access flag: an entry with the flag clear may not be held, and a walk that needs the
- * translation first sets the flag in memory, with an atomic update. So an entry without the
+ * translation first sets the flag in memory, with an atomic update. That is how it is read here,
+ * and nobody has confirmed it, which is a reason to have this way off. So an entry without the
  * flag is to the TLBs what an invalid one is, except that whoever uses the block meanwhile does
  * not fault:
  *

@@ -684,25 +684,28 @@ void __init percpu_local_sync_trampoline(void)
  * entry that is found here, or it is found empty and left alone. None is
  * cleared meanwhile, as only the removal of memory does that.
  *
+ * Whoever sets copies begins with the first CPU's, so those of one that is new
+ * are missing there. All others are looked at only then: memory is added block
+ * by block, and nearly never needs an entry here.
+ *
  * Context: process, fixmap_lock; nobody removes memory meanwhile.
  */
 void percpu_local_sync_second_level(void)
 {
-	const u64 *entries = (u64 *)percpu_local_second_level;
+	const u64 *entries = (u64 *)percpu_local_second_level, *first;
 	unsigned int cpu, i;
 
 	if (!entries)
 		return;
 
-	for_each_possible_cpu(cpu) {
-		u64 *copies = tables[cpu].second_level;
+	first = tables[cpumask_first(cpu_possible_mask)].second_level;
+	for (i = 0; i < PAGE_SIZE / sizeof(u64); i++) {
+		u64 desc = READ_ONCE(entries[i]);
 
-		for (i = 0; i < PAGE_SIZE / sizeof(u64); i++) {
-			u64 desc = READ_ONCE(entries[i]);
-
-			if (desc && !READ_ONCE(copies[i]))
-				WRITE_ONCE(copies[i], desc);
-		}
+		if (!desc || READ_ONCE(first[i]))
+			continue;
+		for_each_possible_cpu(cpu)
+			WRITE_ONCE(((u64 *)tables[cpu].second_level)[i], desc);
 	}
 	dsb(ishst);
 	isb();
