@@ -55,7 +55,10 @@ _BUILT = pytest.StashKey[float]()
 # What has passed before; None where it cannot be known.
 _PASSED = pytest.StashKey[Passed | None]()
 # Options of pytest with which it has no results.
-_RUNS_NO_TEST = ("collectonly", "showfixtures", "show_fixtures_per_test", "cacheshow")
+_RUNS_NO_TEST = (
+    *("collectonly", "showfixtures", "show_fixtures_per_test", "cacheshow"),
+    *("help", "markers", "setupplan"),
+)
 # The tests that --resume has left out.
 _LEFT_OUT = pytest.StashKey[list[str]]()
 # How long the files of the place (--lg-env) were when a test began.
@@ -109,12 +112,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from error
     logs: Path = config.getoption("logs")
     # `pagewright test` has begun one, and holds the logs. So has a suite of which a test runs this.
-    if ledger.VARIABLE not in os.environ:
-        if runs_tests:
-            _hold(config, logs)
+    if runs_tests and ledger.VARIABLE not in os.environ:
+        _hold(config, logs)
         ledger.begin(logs / ".ledger")
-    config.stash[_BUILT] = ledger.total(Path(os.environ[ledger.VARIABLE]), "build").seconds
-    config.stash[_PASSED] = _passed(config)
+    begun = os.environ.get(ledger.VARIABLE)
+    config.stash[_BUILT] = ledger.total(Path(begun), "build").seconds if begun else 0.0
+    config.stash[_PASSED] = _passed(config, runs_tests)
     # A shell that starts us in the background has SIGINT ignored, and so would have the
     # programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -136,8 +139,8 @@ def _hold(config: pytest.Config, logs: Path) -> None:
     config.add_cleanup(stack.close)
 
 
-def _passed(config: pytest.Config) -> Passed | None:
-    """Begin to write down what passes, and return what has passed before.
+def _passed(config: pytest.Config, runs_tests: bool) -> Passed | None:
+    """Return what has passed before, and begin to write down what passes if tests are run.
 
     Raises:
         UsageError: --resume is given, and these sources were not cloned.
@@ -156,7 +159,7 @@ def _passed(config: pytest.Config) -> Passed | None:
             raise pytest.UsageError(f"--resume takes a clone of the repository: {error}") from error
         return None
     # Of several processes the one that hears of all tests writes.
-    if not hasattr(config, "workerinput"):
+    if runs_tests and not hasattr(config, "workerinput"):
         passed.begin()
         config.pluginmanager.register(passed)
     return passed
@@ -181,6 +184,8 @@ def _take_away(
         items[:] = [item for item in items if not unwanted(item)]
 
 
+# After pytest has left out what -k and -m do not name.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only --full runs or --resume need not, and begin with what takes long.
 
@@ -307,12 +312,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Copy what the machines of a failed test have written, and say where it is."""
     report = yield
-    setattr(report, SHARES, "shared_machine" in getattr(item, "fixturenames", ()))
+    shares = "shared_machine" in getattr(item, "fixturenames", ())
+    # What the machines of a file have to say at their end is said at that of its last test.
+    ends_them = report.when == "teardown" and report.failed
+    setattr(report, SHARES, shares or ends_them)
     if report.failed:
         target = logs_of(item)
         for folder in own_logs(item).glob("*"):
             evidence.copy(folder, target / folder.name)
-        if getattr(report, SHARES):
+        if shares:
             module = item.getparent(pytest.Module)
             for folder in shared_logs(module).glob("*"):
                 evidence.copy(folder, target / f"shared-{folder.name}")

@@ -496,7 +496,11 @@ def test_conditions_tell_what_a_run_depends_on(emulator, tmp_path):
     ):
         before = said()
         (tmp_path / file).write_text("changed")
-        assert said() == replace(before, **{field_: getattr(said(), field_)}) != before
+        # What makes the machine is in both of these.
+        fields = ("machine", "common") if field_ == "machine" else (field_,)
+        changed = {name: getattr(said(), name) for name in fields}
+        assert said() == replace(before, **changed)
+        assert all(getattr(before, name) != value for name, value in changed.items())
 
 
 def test_conditions_are_those_of_the_kernel_that_is_booted(emulator, tmp_path):
@@ -530,7 +534,9 @@ def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, t
     before = emulator().conditions(part, SIDES[1], works)
     (folder / name).write_text("changed")
     after = emulator().conditions(part, SIDES[1], works)
-    assert after == replace(before, machine=after.machine) != before
+    assert after == replace(before, machine=after.machine, common=after.common)
+    assert after.machine != before.machine
+    assert after.common != before.common
 
 
 def test_what_features_add_to_the_parameters_of_emulated_machines_is_a_condition(
@@ -542,7 +548,9 @@ def test_what_features_add_to_the_parameters_of_emulated_machines_is_a_condition
     before = emulator().conditions(part, SIDES[1], part.works)
     features[0] = replace(features[0], boot_emulated="feature=slowly")
     after = emulator().conditions(part, SIDES[1], part.works)
-    assert after == replace(before, machine=after.machine) != before
+    assert after == replace(before, machine=after.machine, common=after.common)
+    assert after.machine != before.machine
+    assert after.common != before.common
 
 
 def test_packages_of_the_guest_are_known_if_they_are_listed(emulator, tmp_path):

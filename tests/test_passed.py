@@ -92,6 +92,44 @@ def test_what_is_wrong_with_a_shared_machine_may_be_of_each_test_that_shares_it(
     assert begun(clone).tests == tests
 
 
+SHARED = """
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="session")
+def boot_one():
+    def start(stack, name, options):
+        def look_at_the_end():
+            assert not Path("broken").exists()
+
+        stack.callback(look_at_the_end)
+
+    return start
+
+def test_breaks_a_rule(shared_machine):
+    shared_machine()
+    Path("broken").touch()
+
+def test_is_the_last():
+    pass
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_shared_machine_says_at_its_end_is_not_forgotten(tmp_path, workers):
+    """The last test of a file need not share the machine that ends with it."""
+    (tmp_path / "test_suite.py").write_text(SHARED)
+    command = suites.command(tmp_path, "-n", str(workers), "--dist=loadfile", "--resume")
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert "2 passed, 1 error" in done.stdout
+
+
 @pytest.mark.full
 def test_a_test_that_its_worker_does_not_survive_has_not_passed(tmp_path):
     text = (

@@ -20,7 +20,7 @@ from pagewright.host.run import run
 from pagewright.host.toolchain import HOST_GCC, encodings
 from pagewright.machine import boot, evidence, inputs, strict
 from pagewright.machine.options import UNLISTED_CPU, MachineOptions
-from pagewright.machine.strict import MAX_CPUS, RULES, Known, Strict, Violation
+from pagewright.machine.strict import MAX_CPUS, RULES, BlindError, Known, Strict, Violation
 
 SPACE = workspace.find()
 KNOWN = strict.known(SPACE.base().path / "violations.toml")
@@ -2064,14 +2064,16 @@ def test_a_machine_that_was_blind_has_not_found_nothing(reports, tmp_path):
     """A full disk, memory that it did not find, or more of something than it has room for."""
     machine = Strict(Path("plugin"))
     assert strict.read(reports(), machine) == []
-    with pytest.raises(MachineError, match="not seen all: there was too much of it"):
-        strict.read(reports({"blind": "there was too much of it"}), machine)
+    with pytest.raises(BlindError, match="not seen all: there was too much of it") as error:
+        strict.read(reports(REPORT, *2 * [{"blind": "there was too much of it"}]), machine)
+    # What it has seen is not lost.
+    assert [found.rule for found in error.value.violations] == [REPORT["rule"]]
     with pytest.raises(MachineError, match="has a line that is no report"):
         strict.read(reports(rest="garbage\n"), machine)
     empty = tmp_path / "empty"
     for text in ("", '{"bbm_level": 2}\n'):
         empty.write_text(text)
-        with pytest.raises(MachineError, match="not seen all: no kernel has run in it"):
+        with pytest.raises(BlindError, match="not seen all: no kernel has run in it"):
             strict.read(empty, machine)
 
 

@@ -456,6 +456,16 @@ def test_a_module_takes_two_pauses(machine):
     assert guest.warnings() == ""
 
 
+def test_a_leaf_of_which_a_part_goes_is_split_live(machine, kunit_suites, leaf):
+    case = "a_leaf_is_split_live_when_a_part_goes"
+    append = f"kunit.enable=1 kunit.filter_glob=linear_map.{case}"
+    # The other sizes of pages may have no block of a region in one piece.
+    must_run = (case,) if leaf.page == 4096 else ()
+    guest = machine(smp=2, append=append)
+    kunit_suites(guest, ["linear_map"], must_run=must_run)
+    assert guest.warnings() == ""
+
+
 @pytest.mark.full
 def test_nothing_is_folded_right_after_a_module_was_split(machine):
     """Its data that becomes read-only after init looks like any other until then.

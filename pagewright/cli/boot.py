@@ -167,13 +167,14 @@ def boot(
         else:
             with boot_machine(prepared, None, int(timeout), found) as guest_machine:
                 result = guest_machine.run(run, timeout=timeout)
+                sys.stdout.write(result.output)
+                sys.stdout.flush()
                 if strict:
                     found = guest_machine.violations()
-            sys.stdout.write(result.output)
-            sys.stdout.flush()
             status = result.status
-    except PagewrightError:
+    except PagewrightError as error:
         # A violation may be what the guest died of.
+        found = found or getattr(error, "violations", [])
         if found:
             _report(found, strict_json)
         raise

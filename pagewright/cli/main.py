@@ -46,8 +46,13 @@ def show_version(wanted: bool) -> None:
     if not wanted:
         return
     space = workspace.find()
+    try:
+        of = commit(space)
+    except PagewrightError:
+        # Git does not tell of a clone that belongs to somebody else, for example.
+        of = "unknown"
     print(
-        f"pagewright {importlib.metadata.version('pagewright')}, commit {commit(space)}, "
+        f"pagewright {importlib.metadata.version('pagewright')}, commit {of}, "
         f"for linux {space.base().version}; known good with {space.base().known_good}"
     )
     raise typer.Exit

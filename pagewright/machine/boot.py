@@ -17,6 +17,7 @@ from labgrid.exceptions import InvalidConfigError, NoSupplierFoundError
 
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.ledger import timed
+from pagewright.host.progress import say
 from pagewright.host.run import foreground, tail
 from pagewright.host.scratch import temporary
 from pagewright.machine import evidence, klog, strict
@@ -25,7 +26,7 @@ from pagewright.machine.emulator import EmulatorDriver
 from pagewright.machine.machine import BOOT_SECONDS, Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.qemu import describe
-from pagewright.machine.strict import Violation
+from pagewright.machine.strict import BlindError, Strict, Violation
 
 # What labgrid raises for an environment file that is wrong. It does not check types: what should
 # be a mapping and is none, such as a driver with nothing after its colon, ends in the last two.
@@ -75,8 +76,17 @@ def boot(
             if options.strict and last_violations is not None:
                 # It may have died before there was anything to see, and why it died is what counts.
                 with suppress(PagewrightError):
-                    last_violations += strict.read(file, options.strict)
+                    last_violations += _seen(file, options.strict)
             raise
+
+
+def _seen(file: Path, how: Strict) -> list[Violation]:
+    """Return the violations that a strict machine has seen, although it may not have seen all."""
+    try:
+        return strict.read(file, how)
+    except BlindError as error:
+        say(error.what)
+        return error.violations
 
 
 def _start(environment: Path, logs: Path, stack: ExitStack, timeout: float) -> Machine:
@@ -172,7 +182,7 @@ def console(options: MachineOptions, violations: list[Violation] | None = None) 
         file = directory / evidence.CONSOLE
         log = file.read_text(errors="replace").replace("\r\n", "\n") if file.is_file() else ""
         if options.strict and violations is not None:
-            violations += strict.read(directory / evidence.VIOLATIONS, options.strict)
+            violations += _seen(directory / evidence.VIOLATIONS, options.strict)
         if cause := klog.cause_of_death(log):
             details = tail(log, CONSOLE_TAIL)
             raise GuestDiedError(f"the guest kernel died: {cause}", details=details)

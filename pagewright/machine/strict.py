@@ -146,6 +146,21 @@ class Violation:
         return {**vars(self), "place": list(self.place), "writer": list(self.writer)}
 
 
+class BlindError(MachineError):
+    """A strict machine has not seen all that it should look at.
+
+    Attributes:
+        violations: what it has seen, but for what is explained.
+    """
+
+    def __init__(self, what: str, violations: list[Violation]) -> None:
+        """Say why, and keep what was seen."""
+        super().__init__(what)
+        self.violations = violations
+        for violation in violations:
+            self.add_note(str(violation))
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
@@ -271,30 +286,28 @@ def read(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
         modules: lines of the guest's /proc/kallsyms, of its modules.
 
     Raises:
-        MachineError: there is no such file: QEMU did not get as far. Or the file does not say that
-            all was seen.
+        MachineError: there is no such file: QEMU did not get as far.
+        BlindError: the machine has not seen all; the error has what it has seen.
     """
     everything = read_all(file, strict, modules)
-    return [violation for violation in everything if not explains(strict.known, violation)]
+    found = [violation for violation in everything if not explains(strict.known, violation)]
+    # One that has seen nothing has nothing to report.
+    entries = list(_entries(file))
+    reasons = dict.fromkeys(entry["blind"] for entry in entries if "blind" in entry)
+    if not any("vectors" in entry for entry in entries):
+        reasons["no kernel has run in it"] = None
+    if reasons:
+        raise BlindError(f"the strict machine has not seen all: {'; '.join(reasons)}", found)
+    return found
 
 
 def read_all(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
     """Read a file of reports: as `read`, but those that are explained, too."""
     if not file.is_file():
         raise MachineError(f"the strict machine has left no reports in {file}")
-    entries_of_all = list(_entries(file))
-    # A machine that has seen nothing has nothing to report.
-    reasons = [entry["blind"] for entry in entries_of_all if "blind" in entry]
-    if not any("vectors" in entry for entry in entries_of_all):
-        reasons.append("no kernel has run in it")
-    if reasons:
-        raise MachineError(
-            f"the strict machine has not seen all: {'; '.join(reasons)}",
-            f"what it has seen is in {file}",
-        )
     symbols = parse_symbols(modules)
     found: list[Violation] = []
-    for entries in _by_kernel(entries_of_all):
+    for entries in _by_kernel(_entries(file)):
         facts = {
             name: value for entry in entries if "rule" not in entry for name, value in entry.items()
         }

@@ -63,6 +63,7 @@ static void cpu_starts(u64 id, unsigned int cpu)
 
 #define FRAMES		10
 #define NR_PLACES	4096
+#define NR_REASONS	4
 
 static const char * const names[NR_RULES] = {
 	[RULE_BREAK_BEFORE_MAKE]	= "break-before-make",
@@ -98,11 +99,14 @@ static void give_up(const char *what)
 
 void model_blind(const char *why)
 {
-	static const char *said;
+	static const char *said[NR_REASONS];
+	u32 i;
 
-	if (said == why)
-		return;
-	said = why;
+	for (i = 0; i < NR_REASONS && said[i]; i++)
+		if (said[i] == why)
+			return;
+	if (i < NR_REASONS)
+		said[i] = why;
 	lseek(out, 0, SEEK_END);
 	if (dprintf(out, "{\"blind\": \"%s\"}\n", why) < 0)
 		give_up("strict: that something was not seen");

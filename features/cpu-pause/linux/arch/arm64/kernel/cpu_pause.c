@@ -392,15 +392,6 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 }
 
 /*
- * Not before so long from now. After a failure, to try at once could catch the same CPU in the
- * same place.
- */
-static void put_off_next_try(u64 ns)
-{
-	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
-}
-
-/*
  * Stop all others and call @fn, once; false if they did not stop in time. It must not be probed
  * either, as compilers inline what it calls while the others are stopped.
  */
@@ -457,9 +448,6 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 		count_pause(stats, ticks_to_ns(released - asked), all_stopped);
 	if (!all_stopped)
 		last_failed_ns = ktime_get_ns();
-	else if (*more)
-		/* Asked at once, the others would stop again before they have run. */
-		put_off_next_try(ticks_to_ns(released - asked));
 
 	return all_stopped;
 }
@@ -570,6 +558,12 @@ static int fail_pause(void)
 	return -EBUSY;
 }
 
+/* To try again at once could catch the same CPU in the same place. */
+static void put_off_next_try(u64 ns)
+{
+	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
+}
+
 /* How long to sleep after so many tries as have failed. */
 static u64 sleep_between_tries(void)
 {
@@ -590,7 +584,7 @@ static bool may_try(void)
 }
 
 /*
- * Try once, unless that has been put off.
+ * Try once, unless the last try failed a moment ago.
  *
  * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try_ns; -EBUSY if not;
  *	   -EOPNOTSUPP if a CPU was lost.
@@ -731,8 +725,17 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 #define MAY_STOP	BIT(0)
 #define MAY_SLEEP	BIT(1)
 
+static void add_stats(struct cpu_pause_stats *stats, const struct cpu_pause_stats *more)
+{
+	stats->pauses += more->pauses;
+	stats->given_up += more->given_up;
+	stats->longest_ns = max(stats->longest_ns, more->longest_ns);
+	stats->total_ns += more->total_ns;
+}
+
 static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsigned int flags)
 {
+	struct cpu_pause_stats own = { };
 	bool more = true;
 	int ret = 0;
 
@@ -742,10 +745,16 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 
 	if (!arch_timer_get_rate() || !cpu_pause_knows_all_cpus())
 		ret = -EOPNOTSUPP;
-	while (more && !ret)
+	while (more && !ret) {
+		/* Asked at once, the others would stop again before they have run. */
+		if (own.pauses && flags & MAY_SLEEP)
+			cpu_pause_sleep(own.longest_ns);
 		ret = flags & MAY_SLEEP ?
-		      pause_once(fn, arg, &more, stats, flags & MAY_STOP) :
-		      try_now(fn, arg, &more, stats);
+		      pause_once(fn, arg, &more, &own, flags & MAY_STOP) :
+		      try_now(fn, arg, &more, &own);
+	}
+	if (stats)
+		add_stats(stats, &own);
 	if (ret)
 		atomic_long_inc(&pauses_failed);
 
@@ -759,7 +768,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  * @stats: what this took is added to it; or NULL
  *
  * @fn is called until it returns false, each time in a pause of its own. Between two of them
- * all CPUs run for as long as the first one took at least, and the caller sleeps.
+ * all CPUs run for as long as the longest one took at least, and the caller sleeps.
  *
  * A CPU that cannot be interrupted now is waited for, outside of any pause; but only for
  * about 0.25 s, or no time at all if that was waited in vain a moment ago. A CPU that is half
@@ -804,7 +813,7 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  * @stats: as of cpu_pause_run()
  *
  * For who holds locks that others wait for, and can do without the pause. @fn should leave nothing
- * to be done, as there is no second pause for it. While a CPU comes or
+ * to be done, for which the next pause would come at once. While a CPU comes or
  * goes, or another initiator waits for its pause, this fails at once; and if one try has failed,
  * until the next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be
  * tried again later, with the locks released in between.
