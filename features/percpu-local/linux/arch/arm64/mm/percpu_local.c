@@ -704,8 +704,11 @@ void percpu_local_sync_second_level(void)
 
 		if (!desc || READ_ONCE(first[i]))
 			continue;
-		for_each_possible_cpu(cpu)
-			WRITE_ONCE(((u64 *)tables[cpu].second_level)[i], desc);
+		for_each_possible_cpu(cpu) {
+			u64 *copies = tables[cpu].second_level;
+
+			WRITE_ONCE(copies[i], desc);
+		}
 	}
 	dsb(ishst);
 	isb();
