@@ -26,7 +26,6 @@ import pytest
 from pagewright.host import ledger, packages, toolchain, workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.files import digest
-from pagewright.host.lock import lock
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build as builder
 from pagewright.kernel import recipes, source, tree
@@ -63,8 +62,6 @@ _RUNS_NO_TEST = (
 _LEFT_OUT = pytest.StashKey[list[str]]()
 # How long the files of the place (--lg-env) were when a test began.
 _PLACE_BEFORE = pytest.StashKey[dict[Path, int]]()
-# What the lock of the logs is called to those who wait for it.
-LOGS = "the logs of the tests"
 # By this name a worker of pytest-xdist tells them to the process that prints the summary.
 _OF_WORKER = "left_out"
 
@@ -113,8 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
     logs: Path = config.getoption("logs")
     # `pagewright test` has begun one, and holds the logs. So has a suite of which a test runs this.
     if runs_tests and ledger.VARIABLE not in os.environ:
-        _hold(config, logs)
-        ledger.begin(logs / ".ledger")
+        stack = ExitStack()
+        stack.enter_context(ledger.suite(logs))
+        config.add_cleanup(stack.close)
     begun = os.environ.get(ledger.VARIABLE)
     config.stash[_BUILT] = ledger.total(Path(begun), "build").seconds if begun else 0.0
     config.stash[_PASSED] = _passed(config, runs_tests)
@@ -130,13 +128,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "filterwarnings", "ignore:unhandled exception during event notification:UserWarning"
     )
-
-
-def _hold(config: pytest.Config, logs: Path) -> None:
-    """Have the logs for ourselves until we end: two at once would take each other's away."""
-    stack = ExitStack()
-    stack.enter_context(lock(logs, LOGS))
-    config.add_cleanup(stack.close)
 
 
 def _passed(config: pytest.Config, runs_tests: bool) -> Passed | None:

@@ -195,7 +195,7 @@ def test_one_run_at_a_time_has_the_logs(tmp_path, workers, monkeypatch):
     monkeypatch.delenv(ledger.VARIABLE, raising=False)
     file = tmp_path / "logs" / "junit.xml"
     command = small_suite(tmp_path, "-n", str(workers))
-    with lock(file.parent, conftest.LOGS):
+    with lock(file.parent, ledger.LOGS):
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while child.poll() is None and not waits_for_a_lock(child.pid):
             time.sleep(0.1)
@@ -203,7 +203,7 @@ def test_one_run_at_a_time_has_the_logs(tmp_path, workers, monkeypatch):
         assert not file.exists()
     _, said = child.communicate()
     assert failed(file) == ["test_small"]
-    assert f"(process {os.getpid()}) that holds {conftest.LOGS}" in said.decode()
+    assert f"(process {os.getpid()}) that holds {ledger.LOGS}" in said.decode()
 
 
 def test_ledger_adds_up(tmp_path, monkeypatch):

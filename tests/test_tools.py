@@ -933,6 +933,7 @@ def test_a_reason_for_the_linear_map_is_told_whole_with_what_to_do(tree, status,
         ("isolcpus=nohz,managed_irq,2-3", True),
         ("isolcpus=2-3 isolcpus=managed_irq,2-3", True),
         ("nohz_full=2-3", True),
+        ("nohz-full=2-3", True),
         ("isolcpus nohz_full", False),
     ],
 )
@@ -940,7 +941,7 @@ def test_cpus_are_isolated_by_what_the_kernel_takes_for_that(words, isolated):
     """linear-map's note_isolcpus() is called for each of these, without a value for the last."""
     values = tool.Machine.values
     machine = SimpleNamespace(config={}, parameters=words.split())
-    machine.values = lambda name: values(machine, name)
+    machine.values = lambda *words, **named: values(machine, *words, **named)
     assert tool._left_alone(machine) == (ISOLATED if isolated else "")
 
 

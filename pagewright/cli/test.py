@@ -10,7 +10,6 @@ import typer
 from pagewright.cli import pytest_arguments
 from pagewright.guest import image
 from pagewright.host import ledger, workspace
-from pagewright.host.lock import lock
 from pagewright.kernel import build, recipes
 
 # What a worker of the suite may need, in GB. With --full one has a guest of 640 GiB, which takes
@@ -49,9 +48,7 @@ def test(
         arguments.append("--resume")
     if not context.args:
         arguments += ["-n", str(workers(full)), "--dist", "loadfile", "--no-loadscope-reorder"]
-    # Two at once would take each other's logs away.
-    with lock(logs, "the logs of the tests"):
-        ledger.begin(logs / ".ledger")
+    with ledger.suite(logs):
         if not context.args:
             # Tests build what they need; up front there is progress to see.
             for name in recipes.everyday(space):

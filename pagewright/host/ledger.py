@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pagewright.host.lock import lock
+
 VARIABLE = "PAGEWRIGHT_LEDGER"
+# What the lock of the logs is called to those who wait for it.
+LOGS = "the logs of the tests"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,20 @@ def begin(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"kind": "begin", "process": os.getpid(), "at": time.time()}) + "\n")
     os.environ[VARIABLE] = str(file)
+
+
+@contextmanager
+def suite(logs: Path) -> Iterator[None]:
+    """Have the logs for a suite alone, with a new ledger among them.
+
+    Two suites at once would take each other's logs away.
+
+    Args:
+        logs: the folder, made if it is not there.
+    """
+    with lock(logs, LOGS):
+        begin(logs / ".ledger")
+        yield
 
 
 def begun_here() -> Path | None:

@@ -289,10 +289,10 @@ def read(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
         MachineError: there is no such file: QEMU did not get as far.
         BlindError: the machine has not seen all; the error has what it has seen.
     """
-    everything = read_all(file, strict, modules)
+    entries = _entries(file)
+    everything = _violations(entries, strict, modules)
     found = [violation for violation in everything if not explains(strict.known, violation)]
     # One that has seen nothing has nothing to report.
-    entries = list(_entries(file))
     reasons = dict.fromkeys(entry["blind"] for entry in entries if "blind" in entry)
     if not any("vectors" in entry for entry in entries):
         reasons["no kernel has run in it"] = None
@@ -303,11 +303,15 @@ def read(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
 
 def read_all(file: Path, strict: Strict, modules: str = "") -> list[Violation]:
     """Read a file of reports: as `read`, but those that are explained, too."""
-    if not file.is_file():
-        raise MachineError(f"the strict machine has left no reports in {file}")
+    return _violations(_entries(file), strict, modules)
+
+
+def _violations(
+    everything: Iterable[dict[str, Any]], strict: Strict, modules: str
+) -> list[Violation]:
     symbols = parse_symbols(modules)
     found: list[Violation] = []
-    for entries in _by_kernel(_entries(file)):
+    for entries in _by_kernel(everything):
         facts = {
             name: value for entry in entries if "rule" not in entry for name, value in entry.items()
         }
@@ -330,14 +334,15 @@ def _by_kernel(entries: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any
     yield of_one
 
 
-def _entries(file: Path) -> Iterator[dict[str, Any]]:
+def _entries(file: Path) -> list[dict[str, Any]]:
+    if not file.is_file():
+        raise MachineError(f"the strict machine has left no reports in {file}")
     # What is behind the last newline is half written.
     *lines, _ = file.read_text().split("\n")
-    for line in lines:
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError as error:
-            raise MachineError(f"{file} has a line that is no report: {line!r}") from error
+    try:
+        return list(map(json.loads, lines))
+    except json.JSONDecodeError as error:
+        raise MachineError(f"{file} has a line that is no report: {error.doc!r}") from error
 
 
 def _violation(entry: dict[str, Any], resolver: _Resolver) -> Violation:

@@ -128,6 +128,7 @@ class Emulator:
     def conditions(self, part: Part, side: Side, works: Sequence[Work]) -> Conditions:
         """Bring the side's build and the guest up to date and describe them."""
         built = build.ensure(self._space, side.build)
+        files = self._made_of(part)
         return Conditions(
             kernel=built.source,
             tree=_tree_of(built),
@@ -135,8 +136,8 @@ class Emulator:
             emulator=f"QEMU {packages.qemu_version()}",
             guest=self._guest(),
             work=_commands(works),
-            machine=self._made_of(part, options_of(part, side)),
-            common=self._made_of(part, part.options),
+            machine=self._machine(options_of(part, side), files),
+            common=self._machine(part.options, files),
         )
 
     def packages(self) -> dict[str, str]:
@@ -157,15 +158,19 @@ class Emulator:
         image.ensure(self._space)
         return _digest(*map(digest, (image.stamp(self._space), image.listing(self._space))))
 
-    def _made_of(self, part: Part, options: Mapping[str, Any]) -> str:
-        """Digest a machine's options, the files that make it, and its modules' sources."""
+    def _made_of(self, part: Part) -> list[str]:
+        """Digest each of the files that make a part's machine, and its modules' sources."""
         machine = Path(plugin.__file__).parent
         files = [machine / name for name in _MACHINE_FILES]
         files += plugin.made_of()
         files += modules.sources(self._space, part.options.get("modules_from", ()))
         files += tlb.made_of() if part.options.get("tlb") else []
+        return list(map(digest, files))
+
+    def _machine(self, options: Mapping[str, Any], files: Sequence[str]) -> str:
+        """Digest a machine's options with what its files are."""
         append = parameters(self._space, options.get("append", ""))
-        return _digest({**options, "append": append}, *map(digest, files))
+        return _digest({**options, "append": append}, *files)
 
 
 class Place:

@@ -439,6 +439,17 @@ static bool should_optimize(const struct hstate *h, struct folio *folio)
 	return vmemmap_should_optimize_folio(h, folio) && !is_self_hosted(folio);
 }
 
+static unsigned long nr_to_optimize(const struct hstate *h, struct list_head *folios)
+{
+	unsigned long nr = 0;
+	struct folio *folio;
+
+	list_for_each_entry(folio, folios, lru)
+		nr += should_optimize(h, folio);
+
+	return nr;
+}
+
 /*
  * Have the vmemmap of the folios consist of pages, all of it together. Where there is too
  * little memory for that, optimize() finds out how far it went.
@@ -514,15 +525,14 @@ static void settle_failed(const struct hstate *h, struct folio *folio)
 
 static void optimize_folios(const struct hstate *h, struct list_head *folio_list)
 {
-	unsigned long nr = 0;
 	struct folio *folio;
 	struct batch batch;
+	unsigned long nr;
 
 	/* While HVO is off no folio need be looked at. */
 	if (!READ_ONCE(vmemmap_optimize_enabled))
 		return;
-	list_for_each_entry(folio, folio_list, lru)
-		nr += should_optimize(h, folio);
+	nr = nr_to_optimize(h, folio_list);
 	if (!nr)
 		return;
 	if (batch_init(&batch, h, nr)) {
@@ -599,8 +609,8 @@ static void optimize_for_task(const struct hstate *h, struct list_head *folio_li
 }
 
 /*
- * Surplus folios are worth a pause, and in any case a grace period, if they are so large together.
- * The task that asks for them waits for it, with locks that all of its threads need. So in whatever
+ * Surplus folios are worth a pause, and in any case a grace period, if they are so large together:
+ * the task that asks for them waits for it, with locks that all of its threads need. In whatever
  * time 512 of 2 MiB are asked for, they are worth 32 pauses at most, and about as many when they
  * are given back. There are more if blocks have to be split, or if a pause may last so short a time
  * that one is not enough for 32 MiB. A folio that a fault needs comes alone, and is worth one only
@@ -620,11 +630,8 @@ static void optimize_for_task(const struct hstate *h, struct list_head *folio_li
  */
 void hugetlb_vmemmap_optimize_surplus(struct hstate *h, struct list_head *folio_list)
 {
-	unsigned long nr = 0;
-	struct folio *folio;
+	unsigned long nr = nr_to_optimize(h, folio_list);
 
-	list_for_each_entry(folio, folio_list, lru)
-		nr += should_optimize(h, folio);
 	if (nr * huge_page_size(h) >= SURPLUS_WORTH_WAITING)
 		optimize_for_task(h, folio_list);
 	else

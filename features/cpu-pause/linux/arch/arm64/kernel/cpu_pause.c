@@ -444,8 +444,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	trace_cpu_pause(others, ticks_to_ns(arrived - asked),
 			all_stopped ? ticks_to_ns(released - arrived) : 0, !all_stopped);
 	count_pause(&pause_stats, ticks_to_ns(released - asked), all_stopped);
-	if (stats)
-		count_pause(stats, ticks_to_ns(released - asked), all_stopped);
+	count_pause(stats, ticks_to_ns(released - asked), all_stopped);
 	if (!all_stopped)
 		last_failed_ns = ktime_get_ns();
 
@@ -500,8 +499,7 @@ static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
 	trace_cpu_pause(num_online_cpus() - 1, ticks_to_ns(work.arrived - asked),
 			ticks_to_ns(work.released - work.arrived), false);
 	count_pause(&pause_stats, ticks_to_ns(work.released - asked), true);
-	if (stats)
-		count_pause(stats, ticks_to_ns(work.released - asked), true);
+	count_pause(stats, ticks_to_ns(work.released - asked), true);
 	mutex_unlock(&stop_machine_mutex);
 
 	return true;

@@ -509,7 +509,7 @@ static unsigned long fold_round_paused(void)
 		wait = HZ;
 		goto unlock;
 	}
-	/* A module is still loading, maybe. */
+	/* A module may still be loading. */
 	if (time_before(jiffies, READ_ONCE(last_prepared) + delay) && !at_once) {
 		wait = delay;
 		goto unlock;

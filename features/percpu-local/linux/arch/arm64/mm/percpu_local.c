@@ -685,8 +685,8 @@ void __init percpu_local_sync_trampoline(void)
  * cleared meanwhile, as only the removal of memory does that.
  *
  * Whoever sets copies begins with the first CPU's, so those of one that is new
- * are missing there. All others are looked at only then: memory is added block
- * by block, and nearly never needs an entry here.
+ * are missing there. The other CPUs' copies are written only then: memory is
+ * added block by block, and nearly never needs an entry here.
  *
  * Context: process, fixmap_lock; nobody removes memory meanwhile.
  */
