@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ import pytest
 
 from pagewright.cli import guest, main, overview, pytest_arguments
 from pagewright.cli import test as test_command
-from pagewright.host import workspace
+from pagewright.host import ledger, workspace
 from pagewright.host.errors import GuestDiedError, MachineError, PagewrightError
 from pagewright.host.run import run
 from pagewright.host.workspace import Workspace
@@ -534,6 +535,17 @@ def test_tests_are_found_from_any_folder():
     assert pytest_arguments.complete(SPACE, ["--logs", "not/there/yet"])[-2:] == folders
     one = f"{__file__}::test_tests_are_found_from_any_folder"
     assert pytest_arguments.complete(SPACE, ["-x", one]) == ["-x", one]
+
+
+@pytest.mark.parametrize("words", [["--logs", "{}"], ["--logs={}"], ["--logs=not", "--logs", "{}"]])
+def test_a_suite_holds_the_logs_that_it_writes(words, tmp_path, monkeypatch):
+    """Another suite may run meanwhile that has its logs elsewhere."""
+    held = []
+    monkeypatch.setattr(ledger, "suite", lambda logs: held.append(logs) or nullcontext())
+    monkeypatch.setattr(pytest, "main", lambda _: 0)
+    call("test", "-k", "x", *(word.format(tmp_path) for word in words))
+    call("test", "-k", "x")
+    assert held == [tmp_path, SPACE.out / "logs"]
 
 
 @pytest.fixture

@@ -1042,6 +1042,13 @@ def test_a_fault_gets_what_came_back_to_the_pool(machine, large, pages):
     assert place.warnings() == ""
 
 
+def break_page(place: Machine, frame: int, pages: Pages) -> None:
+    """Have the kernel take a page of memory for broken."""
+    address = frame * (pages.kib << 10)
+    # It tells of what it could not dissolve, which the tests want, by a failure to write.
+    place.run(f"echo {address:#x} >/sys/devices/system/memory/hard_offline_page")
+
+
 @pytest.mark.full
 def test_a_poisoned_surplus_page_stays_in_its_pool(machine, large, pages):
     """Memory failure could not dissolve it. Its broken page must not be allocated by anybody."""
@@ -1050,7 +1057,7 @@ def test_a_poisoned_surplus_page_stays_in_its_pool(machine, large, pages):
     frame = take_until_a_cpu_is_lost(place, number)
     surplus = f"{large.pool}/surplus_hugepages"
     place.check(f"{GIVE_BACK}; until test $(cat {surplus}) = {number}; do sleep 0.1; done")
-    place.run(f"echo {frame + 3} >/sys/kernel/debug/hwpoison/corrupt-pfn")
+    break_page(place, frame + 3, pages)
     assert "recovery action for free huge page: Failed" in place.console()
 
     place.check("echo 1 >/sys/devices/system/cpu/cpu2/online")
@@ -1080,7 +1087,7 @@ def test_a_poisoned_page_is_not_what_stays_for_a_reservation(machine, large, pag
     place.check(f"until test $(cat {counts[2]}) = 2; do sleep 0.1; done")
     place.check("echo 0 >/proc/sys/vm/nr_hugepages")
     assert place.read(*counts) == ["2", "2", "2"]
-    place.run(f"echo {frame + 3} >/sys/kernel/debug/hwpoison/corrupt-pfn")
+    break_page(place, frame + 3, pages)
     assert "recovery action for free huge page: Failed" in place.console()
 
     end = "kill $(cat /tmp/keeper-{0}); until grep -q pages= /tmp/{0}.out; do sleep 0.1; done"

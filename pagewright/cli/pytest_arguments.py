@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from pagewright.cli.options import check_place
@@ -46,6 +47,17 @@ def complete(space: Workspace, words: Sequence[str]) -> list[str]:
                 _check_name(Path(file), names[0].partition("[")[0])
         before = word
     return [*words, *([] if files else (str(space.root / n) for n in ("tests", "features")))]
+
+
+def value(option: str, words: Sequence[str]) -> str | None:
+    """Return what an option was given last, or None if it was not given."""
+    found = None
+    for before, word in pairwise(("", *words)):
+        if before == option:
+            found = word
+        elif word.startswith(f"{option}="):
+            found = word.removeprefix(f"{option}=")
+    return found
 
 
 def _check_test(space: Workspace, path: Path, before: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,7 +37,7 @@ def test(
 
     space = workspace.find()
     given = pytest_arguments.complete(space, context.args)
-    logs = space.out / "logs"
+    logs = Path(pytest_arguments.value("--logs", context.args) or space.out / "logs")
     arguments = [
         f"--rootdir={space.root}",
         f"--config-file={space.root / 'pyproject.toml'}",
