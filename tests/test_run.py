@@ -17,6 +17,7 @@ import pytest
 import suites
 from typer.main import get_command
 from typer.testing import CliRunner
+from waiting import wait_until
 
 from pagewright.cli import main
 from pagewright.host import workspace
@@ -176,11 +177,11 @@ def test_signal_leaves_nothing_running(number):
     )
     # Under `nohup` the tests ignore one of them, and so would the child.
     child = subprocess.Popen(["env", "--default-signal", sys.executable, "-c", code])
-    wait_until(lambda: running(mark))
+    wait_until(lambda: running(mark), 20)
     child.send_signal(number)
     assert child.wait(timeout=20) == 128 + number
     # They were sent a signal, which they take when they get a CPU.
-    wait_until(lambda: not running(mark))
+    wait_until(lambda: not running(mark), 20)
 
 
 def test_nohup_goes_on_when_the_connection_ends():
@@ -314,10 +315,10 @@ def test_killed_run_leaves_nothing_running():
     mark = f"sleep 4321.{os.getpid()}"
     code = f"from pagewright.host.run import run; run(['sh', '-c', 'exec {mark}'])"
     child = subprocess.Popen([sys.executable, "-c", code])
-    wait_until(lambda: running(mark))
+    wait_until(lambda: running(mark), 20)
     child.kill()
     child.wait()
-    wait_until(lambda: not running(mark))
+    wait_until(lambda: not running(mark), 20)
 
 
 def test_timeout_ends_what_the_program_left_behind():
@@ -325,11 +326,3 @@ def test_timeout_ends_what_the_program_left_behind():
     with pytest.raises(PagewrightError, match="did not finish"):
         run(["sh", "-c", f"{mark} & exit"], timeout=0.5)
     assert not running(mark)
-
-
-def wait_until(condition) -> None:
-    """Wait for something that must happen soon."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from settled import wait_until
+from waiting import wait_until
 
 from pagewright.machine import klog
 from pagewright.machine.free_memory import free_memory

@@ -14,7 +14,8 @@ import time
 from typing import Any, NamedTuple
 
 import pytest
-from settled import settled_leaves, wait_until
+from settled import settled_leaves
+from waiting import wait_until
 from ways import WAYS, completed
 from workloads import LOAD_UNLOAD
 

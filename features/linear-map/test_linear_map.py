@@ -12,7 +12,8 @@ from typing import Any
 import leaves
 import pytest
 from leaf_sizes import LeafSizes
-from settled import settled_leaves, wait_until
+from settled import settled_leaves
+from waiting import wait_until
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host.errors import GuestDiedError
@@ -318,8 +319,9 @@ def test_late_cpu_without_it_is_welcome(machine, asked, said):
 
 
 @pytest.mark.full
-def test_late_cpu_that_cannot_be_repainted_is_the_end_of_the_boot(
-    machine, built, tmp_path, needs_symbol
+@ways
+def test_late_cpu_that_cannot_be_stopped_is_the_end_of_the_boot(
+    machine, built, tmp_path, needs_symbol, cpu
 ):
     """It has begun to run when it is given up, and so runs on the tables that would change."""
     needs_symbol("ARM64_LINEAR_MAP_PAUSE")
@@ -340,9 +342,24 @@ def test_late_cpu_that_cannot_be_repainted_is_the_end_of_the_boot(
     with ThreadPoolExecutor() as pool:
         host = pool.submit(stop_the_second)
         with pytest.raises(GuestDiedError, match="linear map: a CPU has started too late"):
-            machine(cpu=LEVEL_2, smp=2, append="nokaslr", extra_args=extra_args)
+            machine(cpu=cpu, smp=2, append="nokaslr", extra_args=extra_args)
         dead.set()
         host.result()
+
+
+def test_the_boot_waits_until_cpus_can_be_paused(machine, needs_symbol):
+    """Where BPF is compiled, its first program is made early, and the kernel is lost without it."""
+    needs_symbol("FAULT_INJECTION")
+    needs_symbol("NET_PTP_CLASSIFY")
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, append="fail_cpu_pause=1,100,0,12")
+    assert mode(guest).startswith(PAUSED)
+    log = guest.check("dmesg")
+    assert log.count("the boot waits until all CPUs can be paused") == 1
+    [failed] = linear_map_counts(guest, "pauses_failed")
+    assert failed == 12
+    guest.check("dmesg -c >/dev/null")
+    load_and_unload(guest)
+    assert guest.warnings() == ""
 
 
 @pytest.mark.full

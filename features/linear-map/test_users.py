@@ -12,7 +12,8 @@ from typing import Any
 
 import leaves
 import pytest
-from settled import settled_leaves, wait_until
+from settled import settled_leaves
+from waiting import wait_until
 
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, MTE, UNLISTED_CPU

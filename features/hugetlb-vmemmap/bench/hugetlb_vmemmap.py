@@ -233,7 +233,7 @@ def summary(means: Means) -> str:
     )
 
 
-# Not named in the publication is the machine. There pauses are compared with HVO that writes
+# The publication does not name the machine. There pauses are compared with HVO that writes
 # entries without break-before-make, in time; each pair of ours is of the same two.
 WHERE = "a server that is not named, in time"
 PUBLISHED = tuple(

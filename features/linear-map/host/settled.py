@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from pagewright.machine.machine import Machine
 
 # Leaves by size, and how many were split and folded, if the kernel counts that. The base counts
 # neither, and grep's status is 1 then.
 _STATE = "grep -h -e ^DirectMap -e ^linear_map_ /proc/meminfo /proc/vmstat || test $? = 1"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait, but not forever.
-
-    Raises:
-        AssertionError: it did not come about in so many seconds.
-    """
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up, "it did not come about"
-        time.sleep(0.1)
 
 
 def settled_state(place: Machine, quiet: float, timeout: float) -> str | None:

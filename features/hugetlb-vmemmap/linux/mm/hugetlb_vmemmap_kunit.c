@@ -118,6 +118,14 @@ static pte_t entry_of(unsigned long addr)
 	return ptep_get(pte_offset_kernel(pmd_off_k(addr), addr));
 }
 
+/* The page that @addr is in, be it mapped by a block or by a page. */
+static unsigned long pfn_at(unsigned long addr)
+{
+	pmd_t pmd = pmdp_get(pmd_off_k(addr));
+
+	return pmd_leaf(pmd) ? pmd_pfn(pmd) + pte_index(addr) : pte_pfn(entry_of(addr));
+}
+
 /* What code asks of a tail. */
 static bool is_tail_of(const struct page *page, const struct folio *folio)
 {
@@ -212,15 +220,16 @@ static void head_stays_where_it_is(struct kunit *test)
 {
 	struct hvo_test *t = test->priv;
 	unsigned long start = (unsigned long)&t->folio->page;
-	unsigned long pfn;
+	unsigned long pfn = pfn_at(start);
 
+	folio_set_owner_2(t->folio);
 	optimize(t);
 	KUNIT_ASSERT_TRUE(test, folio_test_hugetlb_vmemmap_optimized(t->folio));
-	pfn = pte_pfn(entry_of(start));
-	folio_set_owner_2(t->folio);
+	KUNIT_EXPECT_EQ(test, pfn_at(start), pfn);
+	KUNIT_EXPECT_TRUE(test, folio_test_owner_2(t->folio));
 	KUNIT_ASSERT_EQ(test, hugetlb_vmemmap_restore_folio(t->h, t->folio), 0);
 
-	KUNIT_EXPECT_EQ(test, pte_pfn(entry_of(start)), pfn);
+	KUNIT_EXPECT_EQ(test, pfn_at(start), pfn);
 	KUNIT_EXPECT_TRUE(test, folio_test_owner_2(t->folio));
 	folio_clear_owner_2(t->folio);
 	KUNIT_EXPECT_EQ(test, nr_bad_tails(t), 0UL);

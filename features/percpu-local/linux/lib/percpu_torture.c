@@ -677,7 +677,7 @@ static int move_threads(void *arg)
 		 * nobody sees to it that it leaves again in time.
 		 */
 		cpus_read_lock();
-		cpu = cpumask_next(next_random(&a) % nr_cpu_ids,
+		cpu = cpumask_next((int)(next_random(&a) % nr_cpu_ids) - 1,
 				   cpu_active_mask);
 		if (cpu >= nr_cpu_ids || next_random(&a) % 4 == 0)
 			set_cpus_allowed_ptr(task, cpu_possible_mask);

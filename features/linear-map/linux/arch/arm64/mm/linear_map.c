@@ -33,14 +33,17 @@
  */
 #define pr_fmt(fmt) "linear map: " fmt
 
+#include <linux/cpumask.h>
 #include <linux/ctype.h>
 #include <linux/init.h>
+#include <linux/kobject.h>
 #include <linux/memblock.h>
 #include <linux/mm.h>
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/set_memory.h>
 #include <linux/string.h>
+#include <linux/sysfs.h>
 
 #include <asm/bbml2.h>
 #include <asm/cputype.h>
@@ -48,8 +51,20 @@
 
 #include "linear_map.h"
 
+/*
+ * Why the linear map is what it is: why it is not split live, or is, and where it is in pages
+ * for want of pauses, why there are none. Written as linear_map_mode is.
+ */
 static const char *mode_reason __ro_after_init;
 static const char *no_pause_reason __ro_after_init;
+static bool is_repainted __ro_after_init;
+
+#define REASON "%s%s%s%s"
+#define REASON_ARGS way_of_splits(), mode_reason, no_pause_reason ? ", and " : "",	\
+		    no_pause_reason ?: ""
+
+/* Why are there no pauses if one is needed? NULL if there are. */
+static const char *no_pauses __initdata;
 
 /* What arm64.linear_map= asks for. */
 static enum {
@@ -137,7 +152,7 @@ static const char *__init why_no_pauses(void)
  */
 bool __init linear_map_choose_mode(void)
 {
-	const char *no_pauses = why_no_pauses();
+	no_pauses = why_no_pauses();
 
 	if (debug_pagealloc_enabled()) {
 		linear_map_mode = LINEAR_MAP_PAGES;
@@ -164,13 +179,28 @@ bool __init linear_map_choose_mode(void)
 			linear_map_mode = LINEAR_MAP_PAGES;
 		linear_map_by_access_flag = wanted_way == WAY_AF && !no_pauses;
 	}
-	linear_map_may_pause = wanted_way == WAY_AUTO && !no_pauses;
 	/* Isolated CPUs are no reason to refuse others: then there are pages if one lacks it. */
 	if (linear_map_mode == LINEAR_MAP_LIVE &&
 	    (wanted_way == WAY_LIVE || why_linear_map_cannot_pause()))
 		bbml2_noabort_require();
 
 	return linear_map_in_pages();
+}
+
+static const char *blocks_or_pages(void)
+{
+	return linear_map_in_pages() ? "pages" : "blocks";
+}
+
+/* How blocks are split, as the start of the reason. */
+static const char *way_of_splits(void)
+{
+	if (linear_map_is_paused())
+		return "split and folded back in pauses: ";
+	if (linear_map_is_split())
+		return "split and folded back live: ";
+
+	return is_repainted ? "repainted: " : "";
 }
 
 /**
@@ -210,13 +240,86 @@ void __init linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end)
 		}
 	}
 
-	pr_info("%s (%s%s%s%s; MIDR_EL1 0x%08x)\n",
-		linear_map_in_pages() ? "pages" : "blocks",
-		linear_map_is_paused() ? "split and folded back in pauses: " :
-		linear_map_is_split() ? "split and folded back live: " : "",
-		mode_reason, no_pause_reason ? ", and " : "", no_pause_reason ?: "",
+	pr_info("%s (" REASON "; MIDR_EL1 0x%08x)\n", blocks_or_pages(), REASON_ARGS,
 		read_cpuid_id());
 }
+
+/*
+ * Why can sizes not be changed live from now on? NULL if they can. Where there are no pauses,
+ * or arm64.linear_map=live asks for it, CPUs that have not started are taken to be like the
+ * others.
+ */
+static const char *__init why_not_live(void)
+{
+	if (system_supports_bbml2_noabort())
+		return NULL;
+	if (!bbml2_noabort_is_required() && !cpumask_subset(cpu_present_mask, cpu_online_mask))
+		return "not all CPUs have started";
+
+	return "a secondary CPU is not known to have BBM level 2 without aborts";
+}
+
+/**
+ * linear_map_finalise() - all CPUs that start at boot are judged: repaint if one lacks
+ *			   what the linear map is painted for, or may come to lack it
+ *
+ * Context: the boot CPU, process context; system capabilities are final, there is no
+ *	    user space.
+ */
+void __init linear_map_finalise(void)
+{
+	const char *why;
+
+	if (linear_map_is_paused()) {
+		linear_map_require_all_cpus();
+		linear_map_prepare_pauses();
+	}
+	if (linear_map_mode != LINEAR_MAP_LIVE)
+		return;
+	why = why_not_live();
+	if (!why)
+		return;
+
+	mode_reason = why;
+	is_repainted = true;
+	no_pause_reason = no_pauses;
+	linear_map_repaint(no_pauses);
+	if (linear_map_is_paused())
+		linear_map_prepare_pauses();
+
+	pr_info("%s (" REASON ")\n", blocks_or_pages(), REASON_ARGS);
+}
+
+/* What of /sys/kernel/mm/linear_map there is always. */
+
+static ssize_t mode_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", blocks_or_pages());
+}
+static struct kobj_attribute mode_attr = __ATTR_RO(mode);
+
+static ssize_t reason_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, REASON "\n", REASON_ARGS);
+}
+static struct kobj_attribute reason_attr = __ATTR_RO(reason);
+
+static struct attribute *mode_attrs[] = {
+	&mode_attr.attr,
+	&reason_attr.attr,
+	NULL
+};
+
+static const struct attribute_group mode_group = {
+	.name = LINEAR_MAP_SYSFS,
+	.attrs = mode_attrs,
+};
+
+static int __init init_sysfs(void)
+{
+	return sysfs_create_group(mm_kobj, &mode_group);
+}
+device_initcall(init_sysfs);
 
 #ifdef CONFIG_PROC_FS
 /*

@@ -40,8 +40,8 @@ extern enum linear_map_mode linear_map_mode;
 /* Are splits tried by access flags before there is a pause? Written as linear_map_mode is. */
 extern bool linear_map_by_access_flag;
 
-/* May pauses stand in for what not all CPUs can do live, when these have started? */
-extern bool linear_map_may_pause;
+/* The directory below /sys/kernel/mm. */
+#define LINEAR_MAP_SYSFS "linear_map"
 
 /*
  * Whoever changes permissions holds it for reading from the first split to the last
@@ -175,6 +175,9 @@ int change_kernel_leaves(unsigned long start, unsigned long end,
 			 const struct desc_change *change, bool *was_valid);
 int change_kernel_range(unsigned long start, unsigned long end,
 			const struct desc_change *change);
+
+/* linear_map_repaint.c */
+void linear_map_repaint(bool with_pages);
 
 /* linear_map_park.S */
 typedef void (park_fn)(u32 *parked);

@@ -11,7 +11,8 @@
  * It is done lazily, by a worker: whoever gives back memory says where, and the worker
  * goes through the window of all such places a while later. It does a bounded piece of
  * work at a time and then lets permission changes pass. The window is the only state
- * there is, so nothing is allocated to remember a place, and no place can be forgotten.
+ * there is, so nothing is allocated to remember a place. A place is forgotten only if a pool of
+ * KFENCE is given up there while the worker passes by: see is_in_kfence_pool().
  * Blocks are passed over in one step each, and almost all of the map is blocks.
  *
  * Only memory with the default permission is folded, although read-only pages could be,
@@ -221,7 +222,10 @@ static bool table_is_ours(void *table)
 	return !PageReserved(virt_to_page(table));
 }
 
-/* Is this part of KFENCE's pool? Its permissions are changed where nobody may sleep. */
+/*
+ * Is this part of KFENCE's pool? Its permissions are changed where nobody may sleep. So is a pool
+ * that cannot be had until kfence_init_late() has given it up, of which nobody tells the worker.
+ */
 static bool is_in_kfence_pool(unsigned long start, unsigned long end)
 {
 #ifdef CONFIG_KFENCE

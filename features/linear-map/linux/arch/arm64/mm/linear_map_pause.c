@@ -135,8 +135,18 @@ static struct turns pause_turns = {
  * be the one that keeps a CPU from taking the interrupt; its caller has locks that others want,
  * as the allocator of BPF programs has. It waits when it returns to user space, where it has none.
  */
-unsigned int linear_map_pause_tries = 4;
+#define TRIES		4
 #define RETRY_NS	(250 * NSEC_PER_MSEC)
+
+/*
+ * What calls while the kernel boots has nobody who would try again, and is not always prepared for
+ * an error: there is a BUG_ON() if the first BPF program cannot be made. So CPUs have a minute
+ * there. A machine whose CPUs never take an interrupt in time for a pause is of no use with
+ * pauses, and what the log says then names the parameter that does without.
+ */
+#define BOOT_TRIES	(60 * NSEC_PER_SEC / RETRY_NS)
+
+unsigned int linear_map_pause_tries = BOOT_TRIES;
 
 /**
  * why_linear_map_cannot_pause() - can sizes be changed in pauses at all?
@@ -246,17 +256,19 @@ void linear_map_prepare_pauses(void)
 }
 
 /**
- * linear_map_require_all_cpus() - panic if a CPU runs the kernel that cannot be parked
+ * linear_map_require_all_cpus() - panic if a CPU runs the kernel that cannot be stopped
  *
  * One that took longer to start than it was waited for may be one. It runs on the kernel's tables,
- * and takes no part in stop_machine(): see cpu_pause_lost_cpu().
+ * and takes no part in stop_machine(): see cpu_pause_lost_cpu(). Nor is there any pause then, so
+ * that no module could be loaded, and where BPF is compiled the boot would end at the BUG_ON() of
+ * its first program, which says nothing of CPUs.
  *
  * Context: the boot CPU, before there is user space.
  */
 void __init linear_map_require_all_cpus(void)
 {
 	if (!cpu_pause_knows_all_cpus())
-		panic("linear map: a CPU has started too late, so that it cannot be repainted; arm64.linear_map=pages needs no repainting\n");
+		panic("linear map: a CPU has started too late, so that it cannot be stopped to change blocks; arm64.linear_map=pages needs none\n");
 }
 
 /* Have one more entry exchanged. */
@@ -527,7 +539,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			  const struct desc_change *change, gfp_t gfp)
 {
 	bool privileged = has_capability_noaudit(current, CAP_SYS_ADMIN);
-	unsigned int tries = privileged ? linear_map_pause_tries : 1, taken;
+	unsigned int tries = privileged ? linear_map_pause_tries : 1, failed = 0, taken;
 	unsigned long pauses, flushes, turn;
 	bool must_wait = false;
 	LIST_HEAD(tables);
@@ -553,7 +565,9 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			 * as many tables again as that plan took.
 			 */
 			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
-		} else if (ret == -EBUSY && --tries) {
+		} else if (ret == -EBUSY && ++failed < tries) {
+			if (failed == TRIES)
+				pr_warn_once("the boot waits until all CPUs can be paused: cpu_pause.wait_us= lets them take longer, arm64.linear_map=pages needs no pauses\n");
 			cpu_pause_sleep(RETRY_NS);
 			ret = 0;
 		} else {
@@ -813,7 +827,7 @@ unsigned long linear_map_pauses(void)
 	return READ_ONCE(pause_stats.pauses);
 }
 
-/* /sys/kernel/mm/linear_map */
+/* What of /sys/kernel/mm/linear_map there is where there are pauses. */
 
 #define STAT_ATTR(_name, _value)						\
 static ssize_t _name##_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)	\
@@ -840,7 +854,7 @@ static struct attribute *pause_attrs[] = {
 };
 
 static const struct attribute_group pause_group = {
-	.name = "linear_map",
+	.name = LINEAR_MAP_SYSFS,
 	.attrs = pause_attrs,
 };
 
@@ -852,6 +866,16 @@ static int __init init_sysfs(void)
 			"not all CPUs set access flags" :
 			"this kernel has no ARM64_LINEAR_MAP_ACCESS_FLAG");
 
-	return linear_map_is_paused() ? sysfs_create_group(mm_kobj, &pause_group) : 0;
+	return linear_map_is_paused() ? sysfs_merge_group(mm_kobj, &pause_group) : 0;
 }
+/* After the directory is made. */
 late_initcall(init_sysfs);
+
+/* What is left of the boot can do without a split. */
+static int __init end_patience(void)
+{
+	linear_map_pause_tries = TRIES;
+
+	return 0;
+}
+late_initcall_sync(end_patience);

@@ -184,52 +184,23 @@ static int __init __nocfi repaint_cpu(void *unused)
 	return 0;
 }
 
-/*
- * Why can sizes not be changed live from now on? NULL if they can. Where there are no pauses,
- * or arm64.linear_map=live asks for it, CPUs that have not started are taken to be like the
- * others.
- */
-static const char *__init why_not_live(void)
-{
-	if (system_supports_bbml2_noabort())
-		return NULL;
-	if (!bbml2_noabort_is_required() && !cpumask_subset(cpu_present_mask, cpu_online_mask))
-		return "not all CPUs have started";
-
-	return "a secondary CPU is not known to have BBM level 2 without aborts";
-}
-
 /**
- * linear_map_finalise() - all CPUs that start at boot are judged: repaint if one lacks
- *			   what the linear map is painted for, or may come to lack it
+ * linear_map_repaint() - make the linear map fit for CPUs that cannot split it live
+ * @with_pages: true if sizes of leaves cannot be changed any more, so that all of it is to be
+ *		pages; else it loses its contiguous ranges
  *
- * Context: the boot CPU, process context; system capabilities are final, there is no
- *	    user space.
+ * Context: the boot CPU, process context, in LINEAR_MAP_LIVE; system capabilities are final,
+ *	    there is no user space.
  */
-void __init linear_map_finalise(void)
+void __init linear_map_repaint(bool with_pages)
 {
-	const char *reason;
-
-	if (linear_map_is_paused())
-		linear_map_prepare_pauses();
-	if (linear_map_mode != LINEAR_MAP_LIVE)
-		return;
-	reason = why_not_live();
-	if (!reason)
-		return;
-
 	linear_map_require_all_cpus();
-	to_pages = !linear_map_may_pause;
+	to_pages = with_pages;
 	if (to_pages)
 		allocate_tables();
 	stop_machine(repaint_cpu, NULL, cpu_online_mask);
 	linear_map_mode = to_pages ? LINEAR_MAP_PAGES : LINEAR_MAP_PAUSED;
-	if (!to_pages)
-		linear_map_prepare_pauses();
 
 	/* The blocks of the image's alias were counted too. */
 	free_spare_tables();
-
-	pr_info("%s (%s: %s)\n", to_pages ? "pages" : "blocks",
-		to_pages ? "repainted" : "split and folded back in pauses", reason);
 }

@@ -38,7 +38,6 @@
 #include <trace/events/linear_map.h>
 
 enum linear_map_mode linear_map_mode __ro_after_init = LINEAR_MAP_PAGES;
-bool linear_map_may_pause __ro_after_init;
 bool linear_map_by_access_flag __ro_after_init;
 
 /* See above, and linear_map.h. */

@@ -30,7 +30,7 @@ void percpu_local_ptdump_register(const struct ptdump_info *kernel);
 void percpu_local_ptdump_check(struct ptdump_state *state);
 
 /* Is this an entry of a second-level table of which each CPU has a copy? */
-static inline bool percpu_local_mirrored(const void *entry)
+static __always_inline bool percpu_local_mirrored(const void *entry)
 {
 	return ((unsigned long)entry & PAGE_MASK) == percpu_local_second_level;
 }
