@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -123,30 +124,18 @@ def bench(
     Every run is added to out/6.12/bench/NAME.jsonl as it ends; an earlier file is renamed.
     """
     from pagewright.results import experiment as catalogue
-    from pagewright.results import pages, plots, report
+    from pagewright.results import report
     from pagewright.results.plan import Choice
 
     space = workspace.find()
     if name == LIST:
         _list(space)
         return
-    if not name and (json or html or svg or part or side or show):
-        raise PagewrightError(
-            "parts, sides, files and --show are of one experiment", "give its name, too"
-        )
-    if show and (resume or lg_env):
-        raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
-    if bool(svg) != bool(select):
-        raise PagewrightError(
-            "--svg draws the figures that --select names",
-            "give both options, as a plot has one unit",
-        )
-    if lg_env:
-        check_place(lg_env)
-    plots.pattern(select)
+    outputs = _Outputs(json, html, svg, select)
+    _validate(name, part, side, show, resume, lg_env, outputs)
     # Rather now than after hours of measuring. The folder of the runs will be there then.
     (space.out / "bench").mkdir(parents=True, exist_ok=True)
-    for output in filter(None, (json, html, svg)):
+    for output in outputs.files:
         check_output(output)
     names = [name] if name else catalogue.experiments(space)
     console = Console()
@@ -157,29 +146,86 @@ def bench(
     measured = False
     for experiment in [catalogue.load(space, one) for one in names]:
         file = space.out / "bench" / f"{experiment.name}.jsonl"
-        if show:
-            figures = _show(experiment, file, choice)
-        else:
-            try:
-                figures = _measure(space, experiment, file, choice, resume, lg_env)
-            except NothingToMeasureError as error:
-                if name:
-                    raise
-                say(error.what)
-                continue
+        try:
+            figures = (
+                _show(experiment, file, choice)
+                if show
+                else _measure(space, experiment, file, choice, resume, lg_env)
+            )
+        except NothingToMeasureError as error:
+            if name:
+                raise
+            say(error.what)
+            continue
         measured = True
         report.print_tables(figures, console)
-        if json:
-            json.write_text(figures.to_json())
-        if html:
-            html.write_text(pages.to_html(figures))
-        if svg:
-            svg.write_text(plots.plot(figures, select))
+        outputs.write(figures)
     if not measured:
         raise NothingToMeasureError(
             "nothing of any experiment can be run here",
             "the lines above say what each lacks; docs/lab.md describes the places",
         )
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The files that figures are also written to, each if it was asked for.
+
+    Attributes:
+        json: takes the figures.
+        html: takes a page with plots.
+        svg: takes a plot of some figures.
+        select: which figures those are, as a regular expression.
+    """
+
+    json: Path | None
+    html: Path | None
+    svg: Path | None
+    select: str
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that were asked for."""
+        return [file for file in (self.json, self.html, self.svg) if file]
+
+    def write(self, figures: Report) -> None:
+        """Write the figures of an experiment."""
+        from pagewright.results import pages, plots
+
+        if self.json:
+            self.json.write_text(figures.to_json())
+        if self.html:
+            self.html.write_text(pages.to_html(figures))
+        if self.svg:
+            self.svg.write_text(plots.plot(figures, self.select))
+
+
+def _validate(
+    name: str | None,
+    part: list[str] | None,
+    side: list[str] | None,
+    show: bool,
+    resume: bool,
+    lg_env: Path | None,
+    outputs: _Outputs,
+) -> None:
+    """Refuse options that do not go together, and values that there cannot be."""
+    from pagewright.results import plots
+
+    if not name and (outputs.files or part or side or show):
+        raise PagewrightError(
+            "parts, sides, files and --show are of one experiment", "give its name, too"
+        )
+    if show and (resume or lg_env):
+        raise PagewrightError("--show runs nothing", "leave out --resume and --lg-env")
+    if bool(outputs.svg) != bool(outputs.select):
+        raise PagewrightError(
+            "--svg draws the figures that --select names",
+            "give both options, as a plot has one unit",
+        )
+    if lg_env:
+        check_place(lg_env)
+    plots.pattern(outputs.select)
 
 
 def _show(experiment: Experiment, file: Path, choice: Choice) -> Report:

@@ -30,6 +30,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, recipes
 
 if TYPE_CHECKING:
+    from pagewright.machine.options import MachineOptions
     from pagewright.machine.strict import Violation
 
 # Where QEMU waits for a debugger, which can do anything to the guest: at QEMU's usual port, but not
@@ -111,13 +112,6 @@ def boot(
     ] = None,
 ) -> None:
     """Boot a build: a console without --run, or one command with it."""
-    from pagewright.guest import image
-    from pagewright.machine import firmware
-    from pagewright.machine.boot import boot as boot_machine
-    from pagewright.machine.boot import console
-    from pagewright.machine.inputs import options_for, strict_for
-    from pagewright.machine.options import MachineOptions
-
     space = workspace.find()
     options: dict[str, Any] = {
         "cpu": cpu,
@@ -132,46 +126,19 @@ def boot(
         "extra_args": [word for text in qemu_args or () for word in _words(text)],
     }
     if gdb:
-        if run is not None:
-            raise PagewrightError("--gdb gives a console", "leave --run out")
         options["extra_args"] += ["-gdb", f"tcp:{GDB_ADDRESS}", "-S"]
         # The addresses of vmlinux are those of a kernel that is not moved.
         options["append"] = f"nokaslr {append}".strip()
-    if strict_json is not None or bbm_level is not None:
-        _needs(strict, "--strict-json and --bbm-level", "--strict")
-    if strict_json is not None:
-        check_output(strict_json)
-    if vmlinux is not None:
-        _needs(kernel is not None, "--vmlinux", "--kernel")
+    _validate(name, gdb, run, strict, strict_json, bbm_level, kernel, vmlinux)
     if kernel is not None:
-        if name is not None or gdb:
-            raise PagewrightError("--kernel is instead of a build, and without --gdb")
-        if strict:
-            options["strict"] = strict_for(space, vmlinux, bbm_level)
-        if uefi:
-            options["firmware"] = firmware.ensure(space)
-        prepared = MachineOptions(kernel, image.ensure(space), **options)
-    elif name is not None:
-        prepared = options_for(
-            space, name, firmware=uefi, strict=strict, bbm_level=bbm_level, **options
-        )
+        prepared = _of_any_kernel(space, kernel, vmlinux, uefi, strict, bbm_level, options)
     else:
-        builds = ", ".join(recipes.names(space))
-        raise PagewrightError("what is to be booted?", f"name a build; the builds are: {builds}")
+        prepared = _of_build(space, name, uefi, strict, bbm_level, options)
     if gdb and name is not None:
         say(f"QEMU waits; in another terminal: {gdb_command(space, name)}")
     found: list[Violation] = []
     try:
-        if run is None:
-            status = console(prepared, found)
-        else:
-            with boot_machine(prepared, None, int(timeout), found) as guest_machine:
-                result = guest_machine.run(run, timeout=timeout)
-                sys.stdout.write(result.output)
-                sys.stdout.flush()
-                if strict:
-                    found = guest_machine.violations()
-            status = result.status
+        status = _run(prepared, run, timeout, strict, found)
     except PagewrightError as error:
         # A violation may be what the guest died of.
         found = found or getattr(error, "violations", [])
@@ -181,6 +148,100 @@ def boot(
     if strict:
         _report(found, strict_json)
     raise typer.Exit(VIOLATED if found else status)
+
+
+def _validate(
+    name: str | None,
+    gdb: bool,
+    run: str | None,
+    strict: bool,
+    strict_json: Path | None,
+    bbm_level: int | None,
+    kernel: Path | None,
+    vmlinux: Path | None,
+) -> None:
+    """Refuse options that do not go together, and a file that cannot be written."""
+    if gdb and run is not None:
+        raise PagewrightError("--gdb gives a console", "leave --run out")
+    if strict_json is not None or bbm_level is not None:
+        _needs(strict, "--strict-json and --bbm-level", "--strict")
+    if strict_json is not None:
+        check_output(strict_json)
+    if vmlinux is not None:
+        _needs(kernel is not None, "--vmlinux", "--kernel")
+    if kernel is not None and (name is not None or gdb):
+        raise PagewrightError("--kernel is instead of a build, and without --gdb")
+
+
+def _of_any_kernel(
+    space: Workspace,
+    kernel: Path,
+    vmlinux: Path | None,
+    uefi: bool,
+    strict: bool,
+    bbm_level: int | None,
+    options: dict[str, Any],
+) -> MachineOptions:
+    """Return the options of a machine that runs a kernel which is no build of ours."""
+    from pagewright.guest import image
+    from pagewright.machine import firmware
+    from pagewright.machine.inputs import strict_for
+    from pagewright.machine.options import MachineOptions
+
+    if strict:
+        options["strict"] = strict_for(space, vmlinux, bbm_level)
+    if uefi:
+        options["firmware"] = firmware.ensure(space)
+    return MachineOptions(kernel, image.ensure(space), **options)
+
+
+def _of_build(
+    space: Workspace,
+    name: str | None,
+    uefi: bool,
+    strict: bool,
+    bbm_level: int | None,
+    options: dict[str, Any],
+) -> MachineOptions:
+    """Return the options of a machine that runs a build, which is brought up to date."""
+    from pagewright.machine.inputs import options_for
+
+    if name is None:
+        builds = ", ".join(recipes.names(space))
+        raise PagewrightError("what is to be booted?", f"name a build; the builds are: {builds}")
+    return options_for(space, name, firmware=uefi, strict=strict, bbm_level=bbm_level, **options)
+
+
+def _run(
+    prepared: MachineOptions,
+    command: str | None,
+    timeout: float,
+    strict: bool,
+    found: list[Violation],
+) -> int:
+    """Boot a machine for a command, or for the user's shell if there is none.
+
+    Args:
+        prepared: the machine.
+        command: what runs on it; its output is printed.
+        timeout: seconds for the boot, and for the command.
+        strict: whether the machine is strict.
+        found: takes what a strict machine has found, also where an error ends the run.
+
+    Returns:
+        The command's status, or QEMU's.
+    """
+    from pagewright.machine.boot import boot, console
+
+    if command is None:
+        return console(prepared, found)
+    with boot(prepared, None, int(timeout), found) as machine:
+        result = machine.run(command, timeout=timeout)
+        sys.stdout.write(result.output)
+        sys.stdout.flush()
+        if strict:
+            found += machine.violations()
+    return result.status
 
 
 def _report(found: list[Violation], file: Path | None) -> None:
