@@ -6,6 +6,7 @@ A place of a lab is as it is: `lacking` says why it cannot stand in for such a m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,11 @@ from pagewright.machine.strict import Strict
 from pagewright.machine.tlb import Tlb
 
 
-def options_for(
-    space: Workspace,
-    name: str,
-    modules_from: Sequence[str] = (),
-    firmware: bool = False,
-    count: bool = False,
-    strict: bool = False,
-    bbm_level: int | None = None,
-    tlb: bool = False,
-    tlb_ranges: Mapping[str, str] | None = None,
-    **options: Any,  # noqa: ANN401
-) -> MachineOptions:
-    """Return the options of a machine that runs a build with our guest.
+@dataclass(frozen=True)
+class Extras:
+    """What a machine can be asked for that is compiled, fetched or read for it first.
 
-    Args:
-        space: the repository.
-        name: the build; it and the guest are brought up to date.
+    Attributes:
         modules_from: sources of modules that are compiled for the build and laid over the
             guest's root (see kernel/modules.py); there is no other overlay then.
         firmware: boot through UEFI (see firmware.py).
@@ -50,35 +39,64 @@ def options_for(
         tlb: count what TLBs of all geometries miss (see tlb.py).
         tlb_ranges: what it tells apart of the kernel's data, by names: addresses, as
             `tlb.ranges` reads them.
-        options: further fields of MachineOptions.
+    """
+
+    modules_from: Sequence[str] = ()
+    firmware: bool = False
+    count: bool = False
+    strict: bool = False
+    bbm_level: int | None = None
+    tlb: bool = False
+    tlb_ranges: Mapping[str, str] = field(default_factory=dict)
+
+
+def _divided(options: Mapping[str, Any]) -> tuple[Extras, dict[str, Any]]:
+    """Divide options into the extras and the fields of MachineOptions."""
+    names = {one.name for one in fields(Extras)} & options.keys()
+    extras = Extras(**{name: options[name] for name in names})
+    return extras, {name: options[name] for name in options if name not in names}
+
+
+def options_for(
+    space: Workspace,
+    name: str,
+    **asked: Any,  # noqa: ANN401
+) -> MachineOptions:
+    """Return the options of a machine that runs a build with our guest.
+
+    Args:
+        space: the repository.
+        name: the build; it and the guest are brought up to date.
+        asked: fields of Extras, and further ones of MachineOptions.
 
     Raises:
         MachineError: the options contradict each other, or this computer has no such processor.
     """
-    ranges = tlb_machine.ranges(tlb_ranges or {})
+    extras, options = _divided(asked)
+    ranges = tlb_machine.ranges(extras.tlb_ranges)
     # A first build takes long, after which nobody wants to hear of a typing error.
     own = Path()
     like = MachineOptions(
         own,
         own,
-        count=own if count else None,
-        strict=Strict(own) if strict else None,
-        tlb=Tlb(own, tlb_machine.read(), ranges) if tlb else None,
+        count=own if extras.count else None,
+        strict=Strict(own) if extras.strict else None,
+        tlb=Tlb(own, tlb_machine.read(), ranges) if extras.tlb else None,
         **options,
     )
     qemu.require_processor(like)
     built = build.ensure(space, name)
     # As long as we may boot it, `pagewright clean` removes nothing.
     claim(built.out)
-    if modules_from:
-        options["overlay"] = modules.ensure(space, built, modules_from)
-    if firmware:
+    if extras.modules_from:
+        options["overlay"] = modules.ensure(space, built, extras.modules_from)
+    if extras.firmware:
         options["firmware"] = uefi.ensure(space)
-    if count:
+    if extras.count:
         options["count"] = plugin.ensure(space)
-    if strict:
-        options["strict"] = strict_for(space, built.vmlinux, bbm_level)
-    if tlb:
+    if extras.strict:
+        options["strict"] = strict_for(space, built.vmlinux, extras.bbm_level)
+    if extras.tlb:
         options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read(), ranges)
     options["append"] = parameters(space, options.pop("append", ""))
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
@@ -109,34 +127,22 @@ def strict_for(space: Workspace, vmlinux: Path | None, bbm_level: int | None = N
 def lacking(
     place: Machine,
     name: str,
-    modules_from: Sequence[str] = (),
-    firmware: bool = False,
-    count: bool = False,
-    strict: bool = False,
-    bbm_level: int | None = None,
-    tlb: bool = False,
-    tlb_ranges: Mapping[str, str] | None = None,
-    **options: Any,  # noqa: ANN401
+    **asked: Any,  # noqa: ANN401
 ) -> str:
     """Say why a place cannot be used in place of a machine; nothing if it can.
+
+    A place has a UEFI of its own, but no modules that are compiled here, nor QEMU's plugins.
 
     Args:
         place: the place, which is connected.
         name: the build that the machine would run.
-        modules_from: as for `options_for`; no place has modules that are compiled here.
-        firmware: as for `options_for`; a place has its own.
-        count: as for `options_for`; no place has QEMU's plugin.
-        strict: as for `options_for`; no place has QEMU's plugin.
-        bbm_level: as for `options_for`, if `strict`.
-        tlb: as for `options_for`; no place has QEMU's plugin.
-        tlb_ranges: as for `options_for`, if `tlb`.
-        options: further fields of MachineOptions.
+        asked: as for `options_for`.
     """
     if name != (runs := place.build or DEFAULT_BUILD):
         return f"the place runs {runs}, not {name}"
-    made_here = {"modules_from": modules_from, "count": count, "strict": strict, "tlb": tlb}
-    missing = [what for what, wanted in made_here.items() if wanted]
+    extras, options = _divided(asked)
+    missing = [what for what in ("modules_from", "count", "strict", "tlb") if getattr(extras, what)]
     own = Path()
-    like = MachineOptions(own, own, firmware=own if firmware else None, **options)
+    like = MachineOptions(own, own, firmware=own if extras.firmware else None, **options)
     missing += place.unmet(like)
     return f"the place does not have {', '.join(missing)}" if missing else ""
