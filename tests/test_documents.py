@@ -23,7 +23,8 @@ from pagewright.host import workspace
 from pagewright.host.run import run
 from pagewright.kernel import hooks, recipes
 from pagewright.machine.strict import Violation
-from pagewright.results import experiment, measure, record
+from pagewright.results import experiment, record
+from pagewright.results.plan import Choice, Run, plan
 
 SPACE = workspace.find()
 DOCUMENTS = [
@@ -145,7 +146,7 @@ def test_a_command_can_be_typed(file, words):
             assert option not in names or value in names[option] or value.isupper(), value
 
 
-def benches() -> Iterator[tuple[str, measure.Choice, str]]:
+def benches() -> Iterator[tuple[str, Choice, str]]:
     """Yield the experiment, the choice and the rest of each row that says what prints a figure."""
     section = documents.section("benchmarks.md", "Which command prints which figure")
     for row in re.findall(r"^\| (?!figures|---).* \| (`pagewright bench .*) \|$", section, re.M):
@@ -157,11 +158,11 @@ def benches() -> Iterator[tuple[str, measure.Choice, str]]:
         for option, value in zip(words[::2], words[1::2], strict=True):
             given[option].append(value)
         runs = int(given["--runs"][0]) if given["--runs"] else 0
-        yield name, measure.Choice(False, given["--part"], given["--side"], runs), rest
+        yield name, Choice(False, given["--part"], given["--side"], runs), rest
 
 
-def planned(name: str, choice: measure.Choice) -> list[measure.Run]:
-    return measure.plan(experiment.load(SPACE, name), measure.base_and_patched(), choice)
+def planned(name: str, choice: Choice) -> list[Run]:
+    return plan(experiment.load(SPACE, name), experiment.base_and_patched(), choice)
 
 
 def test_commands_that_print_figures_take_as_many_boots_as_is_said():
@@ -344,7 +345,7 @@ def all_typed(program: str) -> set[str]:
 def test_the_readme_says_of_each_experiment_what_it_takes():
     """In minutes, or in boots if nobody has looked at the clock."""
     readme = (SPACE.root / "README.md").read_text()
-    boots = {name: len(planned(name, measure.Choice())) for name in experiment.experiments(SPACE)}
+    boots = {name: len(planned(name, Choice())) for name in experiment.experiments(SPACE)}
     [row] = re.findall(r"^\| `pagewright bench NAME` .*", readme, re.M)
     assert {name for name in boots if f"`{name}" not in row} == set()
     for name, said in re.findall(r"`([\w-]+)` \((\d+) boots\)", row):

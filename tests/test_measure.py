@@ -29,7 +29,7 @@ from pagewright.results import experiment as catalogue
 from pagewright.results import measure, report, runners
 from pagewright.results.experiment import Experiment, Part, Quantity, Side, Work
 from pagewright.results.journal import Conditions, Journal, set_aside
-from pagewright.results.measure import Choice
+from pagewright.results.plan import Choice, plan
 
 SPACE = workspace.find()
 SIDES = [Side("base", "base-4k"), Side("patched", "patched-4k")]
@@ -168,9 +168,7 @@ def test_every_experiment_loads_and_names_its_feature():
             named = [part.name for part in experiment.parts(quick)]
             assert len(set(named)) == len(named)
             assert all(re.fullmatch(r"[\w-]+", part) for part in named)
-        sizes = [
-            len(measure.plan(experiment, SIDES, Choice(quick=quick))) for quick in (True, False)
-        ]
+        sizes = [len(plan(experiment, SIDES, Choice(quick=quick))) for quick in (True, False)]
         assert sizes[0] <= sizes[1]
 
 

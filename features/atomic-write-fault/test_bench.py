@@ -6,6 +6,8 @@ import pytest
 
 from pagewright.host import workspace
 from pagewright.results import measure
+from pagewright.results.experiment import load, off_and_on
+from pagewright.results.plan import Choice
 
 SPACE = workspace.find()
 
@@ -13,9 +15,9 @@ pytestmark = pytest.mark.skipif("config.getoption('lg_env')", reason="counts ins
 
 
 def test_quick_experiment_shows_what_the_feature_changes(subtests):
-    experiment = measure.load(SPACE, "atomic-populate")
-    sides = measure.off_and_on([SPACE.feature(experiment.feature)])
-    report = measure.measure(SPACE, experiment, sides, measure.Choice(quick=True))
+    experiment = load(SPACE, "atomic-populate")
+    sides = off_and_on([SPACE.feature(experiment.feature)])
+    report = measure.measure(SPACE, experiment, sides, Choice(quick=True))
     values = {(f.group, f.name): (f.values["off"], f.values["on"]) for f in report.figures}
     for kind in ("ldxr", "ldadd"):
         with subtests.test(kind=kind):

@@ -10,7 +10,8 @@ from pagewright.host import workspace
 from pagewright.machine import tlb
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
 from pagewright.results import measure
-from pagewright.results.experiment import Part
+from pagewright.results.experiment import Part, base_and_patched, load
+from pagewright.results.plan import Choice
 
 SPACE = workspace.find()
 
@@ -23,17 +24,15 @@ pytestmark = [
 
 def measured(part: str, *sides: str, cpu: str = DEFAULT_CPU) -> dict[str, dict[str, float]]:
     """Return the values of a part of the quick experiment, by name of the figure and by side."""
-    experiment = measure.load(SPACE, "linear-map")
+    experiment = load(SPACE, "linear-map")
 
     def on_cpu(quick: bool) -> list[Part]:
         return [
             replace(one, options={**one.options, "cpu": cpu}) for one in experiment.parts(quick)
         ]
 
-    choice = measure.Choice(quick=True, parts=(part,), sides=sides)
-    report = measure.measure(
-        SPACE, replace(experiment, parts=on_cpu), measure.base_and_patched(), choice
-    )
+    choice = Choice(quick=True, parts=(part,), sides=sides)
+    report = measure.measure(SPACE, replace(experiment, parts=on_cpu), base_and_patched(), choice)
     return {figure.name: figure.values for figure in report.figures}
 
 
@@ -112,10 +111,10 @@ def test_programs_take_about_as_many_instructions(subtests):
 
 def test_large_leaves_miss_less():
     """For each geometry of TLBs; as little as with blocks and less protection."""
-    experiment = measure.load(SPACE, "tlb-reach")
+    experiment = load(SPACE, "tlb-reach")
     sides = ("base", "rodata=on", "linear-map alone")
-    choice = measure.Choice(quick=True, parts=("scattered",), sides=sides)
-    report = measure.measure(SPACE, experiment, measure.base_and_patched(), choice)
+    choice = Choice(quick=True, parts=("scattered",), sides=sides)
+    report = measure.measure(SPACE, experiment, base_and_patched(), choice)
     l1 = {
         (figure.group, figure.name): [figure.values[side] for side in sides]
         for figure in report.figures

@@ -10,6 +10,8 @@ from pagewright.host import workspace
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
 from pagewright.results import measure
+from pagewright.results.experiment import base_and_patched, load
+from pagewright.results.plan import Choice
 
 SPACE = workspace.find()
 TESTS = "/usr/lib/tests"
@@ -29,9 +31,9 @@ pytestmark = [
 
 def measured(part: str, quick: bool = True) -> dict[tuple[str, str], dict[str, float]]:
     """Return values of the experiment, by group and name of the figure and then by side."""
-    experiment = measure.load(SPACE, "percpu-local")
-    choice = measure.Choice(quick=quick, parts=(part,))
-    report = measure.measure(SPACE, experiment, measure.base_and_patched(), choice)
+    experiment = load(SPACE, "percpu-local")
+    choice = Choice(quick=quick, parts=(part,))
+    report = measure.measure(SPACE, experiment, base_and_patched(), choice)
     return {(figure.group, figure.name): figure.values for figure in report.figures}
 
 

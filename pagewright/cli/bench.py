@@ -46,7 +46,7 @@ def _of_runs(text: Callable[[Run], str]) -> Callable[[typer.Context, str], Itera
 
     def complete(ctx: typer.Context, incomplete: str) -> Iterable[str]:
         from pagewright.results import experiment as catalogue
-        from pagewright.results import measure
+        from pagewright.results.plan import Choice, plan
 
         space = workspace.find()
         # As the last option has no value yet, no word before it counts as an argument already.
@@ -54,7 +54,7 @@ def _of_runs(text: Callable[[Run], str]) -> Callable[[typer.Context, str], Itera
         if not names:
             return []
         experiment = catalogue.load(space, names[0])
-        texts = map(text, measure.plan(experiment, measure.base_and_patched(), measure.Choice()))
+        texts = map(text, plan(experiment, catalogue.base_and_patched(), Choice()))
         # One with a space would have to be quoted, which shells do in different ways.
         return dict.fromkeys(t for t in texts if t.startswith(incomplete) and " " not in t)
 
@@ -230,8 +230,9 @@ def _validate(
 
 def _show(experiment: Experiment, file: Path, choice: Choice) -> Report:
     from pagewright.results import measure
+    from pagewright.results.experiment import base_and_patched
 
-    return measure.shown(experiment, file, measure.base_and_patched(), choice)
+    return measure.shown(experiment, file, base_and_patched(), choice)
 
 
 def _measure(
@@ -244,11 +245,13 @@ def _measure(
 ) -> Report:
     """Measure an experiment and keep its runs in a file."""
     from pagewright.results import measure
+    from pagewright.results.experiment import base_and_patched
+    from pagewright.results.plan import plan
     from pagewright.results.runners import runner
 
-    sides = measure.base_and_patched()
+    sides = base_and_patched()
     # What cannot be had is said before a place is connected to, or another bench waited for.
-    measure.plan(experiment, sides, choice)
+    plan(experiment, sides, choice)
     again = f"{choice.command(experiment)} --resume" + (f" --lg-env {lg_env}" if lg_env else "")
     with runner(space, lg_env) as where, _journal(file, resume, again) as journal:
         return measure.measure(space, experiment, sides, choice, journal, where)
@@ -277,14 +280,11 @@ def _journal(file: Path, resume: bool, again: str) -> Iterator[Journal]:
 def _list(space: Workspace) -> None:
     """Print every experiment with its parts, their sides, and how many boots they take."""
     from pagewright.results import experiment as catalogue
-    from pagewright.results import measure
+    from pagewright.results.plan import Choice, plan
 
-    sides = measure.base_and_patched()
+    sides = catalogue.base_and_patched()
     for experiment in [catalogue.load(space, name) for name in catalogue.experiments(space)]:
-        full, quick = (
-            measure.plan(experiment, sides, measure.Choice(quick=wanted))
-            for wanted in (False, True)
-        )
+        full, quick = (plan(experiment, sides, Choice(quick=wanted)) for wanted in (False, True))
         print(f"{experiment.name} ({experiment.feature}): {experiment.title}")
         print(f"    {len(full)} boots, {len(quick)} with --quick")
         in_full, when_quick = (_sides_of_parts(runs) for runs in (full, quick))

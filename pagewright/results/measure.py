@@ -18,32 +18,11 @@ from pagewright.host.progress import say
 from pagewright.host.workspace import Workspace
 from pagewright.kernel.tree import commit
 from pagewright.results import figures
-from pagewright.results.experiment import (
-    Experiment,
-    Side,
-    base_and_patched,
-    experiments,
-    load,
-    off_and_on,
-)
-from pagewright.results.figures import Figure, Report
+from pagewright.results.experiment import Experiment, Side, experiments, load, off_and_on
+from pagewright.results.figures import Report
 from pagewright.results.journal import Conditions, Entry, Journal
 from pagewright.results.plan import Choice, Run, check, plan, sides_of
 from pagewright.results.runners import Emulator, Runner
-
-__all__ = [
-    "Choice",
-    "Figure",
-    "Report",
-    "base_and_patched",
-    "experiments",
-    "load",
-    "measure",
-    "off_and_on",
-    "plan",
-    "quick_off_and_on",
-    "shown",
-]
 
 
 def measure(
