@@ -520,14 +520,15 @@ def test_conditions_are_those_of_the_kernel_that_is_booted(emulator, tmp_path):
     "name",
     [
         *("qemu.yaml", "qemu.py", "options.py", "plugin.py", "count.c", "shared/qemu.c"),
+        "count.py",
         "tlb.py",
     ],
 )
 def test_what_makes_the_machine_is_among_the_conditions(emulator, monkeypatch, tmp_path, name):
     works = [Work("w", "true")]
     part = Part("p", {"tlb": True} if name == "tlb.py" else {}, works)
-    folder = shutil.copytree(Path(runners.plugin.__file__).parent, tmp_path / "machine")
-    for module in (runners.plugin, runners.tlb):
+    folder = shutil.copytree(Path(runners.count.__file__).parent, tmp_path / "machine")
+    for module in (runners.count, runners.count.plugin, runners.tlb):
         monkeypatch.setattr(module, "__file__", str(folder / Path(module.__file__).name))
     before = emulator().conditions(part, SIDES[1], works)
     (folder / name).write_text("changed")

@@ -15,8 +15,8 @@ from pagewright.host.scratch import claim
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
 from pagewright.kernel.recipes import DEFAULT_BUILD
+from pagewright.machine import count, qemu
 from pagewright.machine import firmware as uefi
-from pagewright.machine import plugin, qemu
 from pagewright.machine import strict as strict_machine
 from pagewright.machine import tlb as tlb_machine
 from pagewright.machine.machine import Machine
@@ -33,7 +33,7 @@ class Extras:
         modules_from: sources of modules that are compiled for the build and laid over the
             guest's root (see kernel/modules.py); there is no other overlay then.
         firmware: boot through UEFI (see firmware.py).
-        count: count the instructions of the kernel and of programs apart (see plugin.py).
+        count: count the instructions of the kernel and of programs apart (see count.py).
         strict: check what TLBs may hold (see strict.py).
         bbm_level: what a strict machine takes for FEAT_BBM's level, instead of what the CPU says.
         tlb: count what TLBs of all geometries miss (see tlb.py).
@@ -93,7 +93,7 @@ def options_for(
     if extras.firmware:
         options["firmware"] = uefi.ensure(space)
     if extras.count:
-        options["count"] = plugin.ensure(space)
+        options["count"] = count.ensure(space)
     if extras.strict:
         options["strict"] = strict_for(space, built.vmlinux, extras.bbm_level)
     if extras.tlb:

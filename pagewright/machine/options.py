@@ -55,7 +55,7 @@ class MachineOptions:
         single_threaded: run all CPUs in one thread, which makes atomics fault
             as on hardware.
         count: QEMU's plugin that counts the instructions of the kernel and of programs apart
-            (see plugin.py).
+            (see count.py).
         strict: check what TLBs may hold, and report what could go wrong on hardware (see
             strict.py).
         tlb: count what TLBs miss (see tlb.py), of one CPU, with icount or single_threaded.

@@ -1,13 +1,11 @@
-"""A machine that counts the instructions of its kernel and of its programs apart.
+"""QEMU's plugins: how they are compiled, and how a machine is given one that counts.
 
-count.c is a plugin of QEMU that counts; here it is compiled, and a machine is given the
-arguments for it. A guest program that maps the device with the counts reads them.
+Each plugin has a module that knows what it is made of: count.py, strict.py and tlb.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from pagewright.host.files import digest
@@ -22,21 +20,6 @@ _CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-shared", "-fPIC", _OWN_SYMBOLS)
 
 # What the guest maps; a device has at least a page.
 _BYTES = 1 << 20
-
-
-@cache
-def ensure(space: Workspace) -> Path:
-    """Compile the plugin if it is made of other sources, and return it."""
-    return compiled(space, "count", _sources())
-
-
-def made_of() -> list[Path]:
-    """Return the files that a machine which counts is made by: the plugin's, and this one."""
-    return [Path(__file__), *_sources()]
-
-
-def _sources() -> list[Path]:
-    return [Path(__file__).with_name("count.c"), *shared()]
 
 
 def compiled(space: Workspace, name: str, sources: Sequence[Path]) -> Path:
@@ -75,7 +58,7 @@ def arguments(plugin: Path, directory: Path, *more: str) -> list[str]:
     """Return QEMU's arguments for a machine that counts.
 
     Args:
-        plugin: from `ensure`.
+        plugin: what `compiled` has returned.
         directory: takes the file with the counts; the machine's own.
         more: further arguments of the plugin.
     """

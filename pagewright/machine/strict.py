@@ -167,7 +167,7 @@ def _times(count: int) -> str:
 
 @cache
 def ensure(space: Workspace) -> Path:
-    """Compile the plugin if it is older than its sources, and return it."""
+    """Compile the plugin if it is made of other sources, and return it."""
     return plugin.compiled(space, "strict", [*sorted(_SOURCES.glob("*.[ch]")), *plugin.shared()])
 
 

@@ -2,7 +2,7 @@
 
 tlb/ is a plugin of QEMU with a model of TLBs; docs/tlb-model.md says what it assumes. Here it is
 compiled, the geometries are read, and a machine is given the arguments for it. A guest program
-that maps the device with the counts reads them, as for plugin.py.
+that maps the device with the counts reads them, as for count.py.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Tlb:
 
 @cache
 def ensure(space: Workspace) -> Path:
-    """Compile the plugin if it is older than its sources, and return it."""
+    """Compile the plugin if it is made of other sources, and return it."""
     return plugin.compiled(space, "tlb", sources())
 
 

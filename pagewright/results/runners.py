@@ -19,7 +19,7 @@ from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
 from pagewright.kernel.build import Build
 from pagewright.kernel.manifest import Manifest
-from pagewright.machine import plugin, tlb
+from pagewright.machine import count, tlb
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import lacking, options_for, parameters
 from pagewright.machine.machine import Machine
@@ -160,9 +160,9 @@ class Emulator:
 
     def _made_of(self, part: Part) -> list[str]:
         """Digest each of the files that make a part's machine, and its modules' sources."""
-        machine = Path(plugin.__file__).parent
+        machine = Path(count.__file__).parent
         files = [machine / name for name in _MACHINE_FILES]
-        files += plugin.made_of()
+        files += count.made_of()
         files += modules.sources(self._space, part.options.get("modules_from", ()))
         files += tlb.made_of() if part.options.get("tlb") else []
         return list(map(digest, files))
