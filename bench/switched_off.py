@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from instructions import COUNTER
+from workloads import COUNTER
 
 from pagewright.host import workspace
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from instructions import COUNTER
 from modes import pause_first, seamless_first
 from page_sizes import HUGEPAGES, PAGES_4K, PAGES_16K, PAGES_64K, Pages, Size, pages_of
 from waiting import wait_until
+from workloads import COUNTER
 
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from instructions import COUNTER
+from workloads import COUNTER
 
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace

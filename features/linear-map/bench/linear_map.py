@@ -31,9 +31,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from instructions import COUNTER
 from leaves import EARLY_KFENCE
-from workloads import CHURN, CRYPT, MEMCACHED, MODULE, MODULES, READ
+from workloads import CHURN, COUNTER, CRYPT, MEMCACHED, MODULE, MODULES, READ
 
 from pagewright.guest.shell import SHORT_PAGE_LISTS, UNLOAD, direct_map
 from pagewright.results.experiment import (
@@ -149,8 +148,8 @@ MOMENTS = {
 
 
 def command(text: str, size: int) -> str:
-    """Fill in a command's size and the program that counts."""
-    return text.replace("COUNTER", COUNTER).replace("SIZE", str(size))
+    """Fill in a command's size."""
+    return text.replace("SIZE", str(size))
 
 
 def parts(quick: bool) -> list[Part]:

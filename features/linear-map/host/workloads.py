@@ -1,11 +1,15 @@
-"""What guests do while something is counted: shell commands.
+"""What guests do while instructions are counted: shell commands.
 
-In them COUNTER stands for the program that counts, and SIZE for how much is done.
+In them SIZE stands for how much is done.
 """
 
 from __future__ import annotations
 
 from pagewright.guest.shell import UNLOAD
+
+# The guest program that counts the instructions of a command, and as `init=` those of the boot.
+# What it prints, and what it leaves out, is in guest/instructions.c.
+COUNTER = "/usr/lib/tests/linear-map/instructions"
 
 MODULES = "crypto_null dummy veth"
 
@@ -24,15 +28,15 @@ write() {
 }
 $(write 64k) >/dev/null
 """
-CRYPT = f"""{CRYPT_DISK}COUNTER sh -c "$(write SIZEM) >/dev/null"
+CRYPT = f"""{CRYPT_DISK}{COUNTER} sh -c "$(write SIZEM) >/dev/null"
 dmsetup remove crypt
 """
 
-READ = """
+READ = f"""
 set -e
 dd if=/dev/zero of=/var/tmp/file bs=1M count=SIZE 2>/dev/null
 cat /var/tmp/file >/dev/null
-COUNTER dd if=/var/tmp/file of=/dev/null bs=64k 2>/dev/null
+{COUNTER} dd if=/var/tmp/file of=/dev/null bs=64k 2>/dev/null
 rm /var/tmp/file
 """
 
@@ -50,7 +54,7 @@ MEMCACHED_ENDS = """kill $server
 wait $server || :
 """
 MEMCACHED = f"""{MEMCACHED_BEGINS}\
-COUNTER sh -c "$(load set SIZE) >/dev/null && $(load get SIZE) >/dev/null"
+{COUNTER} sh -c "$(load set SIZE) >/dev/null && $(load get SIZE) >/dev/null"
 {MEMCACHED_ENDS}"""
 
 LOAD_UNLOAD = f"modprobe -a {MODULES} && {UNLOAD} {MODULES}"
@@ -66,5 +70,5 @@ sleep 5
 MODULE = f"""
 set -e
 {LOAD_UNLOAD}
-COUNTER sh -c 'for turn in $(seq SIZE); do {LOAD_UNLOAD} || exit; done'
+{COUNTER} sh -c 'for turn in $(seq SIZE); do {LOAD_UNLOAD} || exit; done'
 """
