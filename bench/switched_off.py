@@ -16,6 +16,7 @@ from workloads import COUNTER
 from pagewright.host import workspace
 from pagewright.machine.options import DEFAULT_CPU, UNLISTED_CPU
 from pagewright.results.experiment import (
+    BASE,
     Experiment,
     Part,
     Quantity,
@@ -25,7 +26,6 @@ from pagewright.results.experiment import (
     off_and_on,
 )
 
-BASE = Side("base", "base-4k")
 OFF, ON = off_and_on(workspace.find().features())
 WITHOUT_PERCPU_LOCAL = Side(
     "off, without percpu-local", "patched-4k-without-percpu-local", OFF.append

@@ -39,6 +39,8 @@ from pagewright.kernel.modules import FOLDER
 from pagewright.machine import tlb
 from pagewright.machine.options import DEFAULT_CPU
 from pagewright.results.experiment import (
+    BASE,
+    PATCHED,
     Experiment,
     Part,
     Published,
@@ -49,14 +51,12 @@ from pagewright.results.experiment import (
 )
 from pagewright.results.misses import EVENTS, Cost, row
 
-BASE = Side("base", "base-4k")
 BASE_ON = Side("rodata=on", "base-4k", "rodata=on")
 # Only the feature that is about large leaves: percpu-local maps what belongs to a CPU once more,
 # and that takes entries of its own.
 _ALONE = "percpu_local_map=0"
 ALONE = Side("linear-map alone", "patched-4k", _ALONE)
 NO_FOLDING = Side("alone, no folding", "patched-4k", f"{_ALONE} arm64.linear_map_fold=0")
-PATCHED = Side("patched", "patched-4k")
 HVO_OFF = Side("HVO off", "patched-4k", "hugetlb_free_vmemmap=off")
 SEAMLESS = Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless")
 PAUSE = Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewright.guest.programs import TESTS
+from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.host.errors import MachineError
 from pagewright.host.run import run
@@ -883,7 +883,7 @@ def test_counts_of_a_guest_repeat(machine):
 
     def counts(blocks: int) -> dict[str, int]:
         read = f"dd if=/tmp/file of=/dev/null bs=64k count={blocks} 2>/dev/null"
-        text = guest.check(f"/{TESTS}/percpu-local/count {read}")
+        text = guest.check(f"{programs.path('percpu-local', 'count')} {read}")
         return {key: int(value) for key, value in parse_values(text).items()}
 
     # From the first count on there are TLBs, which the next reading fills.

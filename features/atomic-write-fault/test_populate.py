@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from pagewright.guest import programs
 from pagewright.guest.shell import LONG_PAGE_LISTS
 from pagewright.host.workspace import Workspace
 from pagewright.machine.boot import boot
@@ -27,7 +28,7 @@ from pagewright.machine.machine import Machine
 
 pytestmark = pytest.mark.long(2)
 
-POPULATE = "/usr/lib/tests/atomic-write-fault/populate"
+POPULATE = programs.path("atomic-write-fault", "populate")
 OFF = "arm64.atomic_write_fault=0"
 EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"
 

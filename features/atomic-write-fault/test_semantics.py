@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 import pytest
 
+from pagewright.guest import programs
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE
 
 pytestmark = pytest.mark.long(2)
 
-TESTS = "/usr/lib/tests/atomic-write-fault"
+TESTS = programs.path("atomic-write-fault")
 SEMANTICS = f"{TESTS}/semantics"
 OFF = "arm64.atomic_write_fault=0"
 EXCLUSIVE_OFF = "arm64.atomic_write_fault_exclusive=0"

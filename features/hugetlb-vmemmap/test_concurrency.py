@@ -14,6 +14,7 @@ import pytest
 from modes import pause_first, seamless_first
 from page_sizes import PAGES_16K, PAGES_64K
 
+from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
@@ -21,7 +22,7 @@ from pagewright.machine.options import MTE
 
 pytestmark = pytest.mark.long(1)
 
-TESTS = "/usr/lib/tests/hugetlb-vmemmap"
+TESTS = programs.path("hugetlb-vmemmap")
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 
 # Files that are read, too, where the kernel has them.

@@ -13,6 +13,7 @@ from page_sizes import HUGEPAGES, PAGES_4K, PAGES_16K, PAGES_64K, Pages, Size, p
 from waiting import wait_until
 from workloads import COUNTER
 
+from pagewright.guest import programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
 from pagewright.host.workspace import Workspace
@@ -29,7 +30,7 @@ MODES = ("pause", "seamless")
 HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 LIMIT = "/sys/kernel/cpu_pause/limit_us"
 CPUS = {"level2": DEFAULT_CPU, "level0": UNLISTED_CPU}
-PROGRAMS = "/usr/lib/tests/hugetlb-vmemmap"
+PROGRAMS = programs.path("hugetlb-vmemmap")
 
 
 @pytest.fixture(scope="session")
@@ -1370,11 +1371,11 @@ def assert_pauses_are_short(boot, pages, number, limit_us, least):
     assert place.warnings() == ""
 
 
-SELF_HOSTED = """
+SELF_HOSTED = f"""
 cd /sys/devices/system/memory
 # Debian's configuration has memory that is added be online at once.
 echo offline >auto_online_blocks
-insmod /usr/lib/tests/external/self_hosted.ko start=0x100000000 size=0x40000000 || exit
+insmod /{FOLDER}/self_hosted.ko start=0x100000000 size=0x40000000 || exit
 for block in memory*; do
     test $(cat $block/state) = online || echo $block
 done
@@ -1416,8 +1417,8 @@ def test_memory_that_holds_its_own_struct_pages_keeps_them(machine, mode, large,
     assert_nothing_left(place)
 
 
-KEXEC = "/usr/lib/tests/linear-map/kexec"
-MARK = "/usr/lib/tests/linear-map/mark"
+KEXEC = programs.path("linear-map", "kexec")
+MARK = programs.path("linear-map", "mark")
 
 
 @pytest.mark.full

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from pagewright.guest import kselftest
+from pagewright.guest import kselftest, programs
 from pagewright.host.workspace import Workspace
 from pagewright.machine.machine import Machine
 from pagewright.results.kselftest import SelftestRun, run_in
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.full, pytest.mark.long(10)]
 
 Boot = Callable[..., Machine]
 
-TESTS = "/usr/lib/tests/hugetlb-vmemmap"
+TESTS = programs.path("hugetlb-vmemmap")
 MEMORY = "2G"
 
 # Pools of 64 KiB and 32 MiB too; there is no room for pages of 1 GiB.

@@ -8,13 +8,14 @@ import time
 import pytest
 from waiting import wait_until
 
+from pagewright.guest import programs
 from pagewright.machine import klog
 from pagewright.machine.free_memory import free_memory
 from pagewright.machine.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("fault_injection")
 
-TESTS = "/usr/lib/tests/linear-map"
+TESTS = programs.path("linear-map")
 
 # What the kernel reports by itself when these allocations fail, without our doing: the
 # module loader that jump labels will not work, and others how much memory there was.
@@ -105,8 +106,8 @@ def free_or_slab(place: Machine) -> int:
 
     They grew by 330 KiB in one run of sixty failures, and what is free was 300 to 700 KiB less.
     """
-    [slab] = re.findall(r"^Slab: +(\d+) kB$", place.check("cat /proc/meminfo"), re.M)
-    return free_memory(place) + int(slab)
+    slab = place.meminfo()["Slab"]
+    return free_memory(place) + slab
 
 
 @pytest.mark.full

@@ -19,6 +19,7 @@ from waiting import wait_until
 from ways import WAYS, completed
 from workloads import LOAD_UNLOAD
 
+from pagewright.guest import programs
 from pagewright.kernel.recipes import recipe
 from pagewright.machine import klog
 from pagewright.machine.machine import Machine
@@ -68,8 +69,8 @@ LOST = 64 * MIB
 STOP = "/run/stop"
 # The CPUs that were taken off line, by number.
 UNPLUGGED = "/run/unplugged"
-LINEAR_MAP = "/usr/lib/tests/linear-map"
-HUGEPAGES = "/usr/lib/tests/hugetlb-vmemmap"
+LINEAR_MAP = programs.path("linear-map")
+HUGEPAGES = programs.path("hugetlb-vmemmap")
 POOL = "/proc/sys/vm/nr_hugepages"
 
 # Each is run again and again until the time is over. A turn that fails is the last one.

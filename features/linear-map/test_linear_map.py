@@ -15,6 +15,7 @@ from leaf_sizes import LeafSizes
 from settled import settled_leaves
 from waiting import wait_until
 
+from pagewright.guest import programs
 from pagewright.guest.shell import UNLOAD
 from pagewright.host.errors import GuestDiedError
 from pagewright.host.run import run
@@ -46,7 +47,7 @@ LISTED = {
     "C1-Ultra r1p1": 0x411FD8C1,
     "C1-Premium r1p1": 0x411FD901,
 }
-TESTS = "/usr/lib/tests/linear-map"
+TESTS = programs.path("linear-map")
 MODULES = ("crypto_null", "dummy", "veth")
 # It sets access flags, and has no BBM level 2.
 ACCESS_FLAG_CPU = "neoverse-n1"
@@ -123,7 +124,7 @@ def in_pages(guest: Machine, leaf: LeafSizes) -> bool:
 # the same for all, but for those that are on the list against what their ID register says.
 EVERY_DAY = ("AmpereOne",)
 
-HOLD = "/usr/lib/tests/linear-map/hold"
+HOLD = programs.path("linear-map", "hold")
 
 # The case of KUnit for maps that are not split, too.
 REMOVAL = "part_of_a_leaf_is_removed_if_it_can_be_split"

@@ -26,9 +26,10 @@ from leaves import EARLY_KFENCE
 from permissions import Permissions, Reader, Sizes
 from workloads import MODULES
 
+from pagewright.guest import programs
 from pagewright.guest.shell import UNLOAD
 
-HOLD = "/usr/lib/tests/linear-map/hold"
+HOLD = programs.path("linear-map", "hold")
 MIB = 1 << 20
 SECRET = 1 * MIB
 CPUS = 2

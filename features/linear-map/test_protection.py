@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-TESTS = "/usr/lib/tests/linear-map"
+from pagewright.guest import programs
+
+TESTS = programs.path("linear-map")
 
 # Writes to what the kernel image holds read-only, and calls of what is data; each ends the process
 # that tries, in this function or one that it has called.

@@ -15,12 +15,13 @@ import pytest
 from settled import settled_leaves
 from waiting import wait_until
 
+from pagewright.guest import programs
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, MTE, UNLISTED_CPU
 
 pytestmark = pytest.mark.long(2)
 
-TESTS = "/usr/lib/tests/linear-map"
+TESTS = programs.path("linear-map")
 MIB = 1 << 20
 
 # With an ITS the next kernel finds interrupts going to memory that is no longer theirs.

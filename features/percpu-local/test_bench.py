@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.machine.boot import boot
 from pagewright.machine.inputs import options_for
@@ -14,7 +15,7 @@ from pagewright.results.experiment import base_and_patched, load
 from pagewright.results.plan import Choice
 
 SPACE = workspace.find()
-TESTS = "/usr/lib/tests"
+INSTRUCTIONS = programs.path("linear-map", "instructions")
 
 # What README's first table says of the patched kernel; one of each is the NOP that chooses at boot.
 INSTRUCTIONS = {
@@ -83,11 +84,11 @@ def test_workloads_count_kernel_and_programs():
 def test_the_counts_are_those_of_icount():
     """Kernel and programs together are what the virtual counter says."""
     loop = "busybox sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done'"
-    count = f"{TESTS}/percpu-local/count"
+    count = programs.path("percpu-local", "count")
     with boot(options_for(SPACE, "base-4k", icount=True, count=True, smp=2)) as machine:
         machine.check(loop)
-        output = machine.check(f"{TESTS}/linear-map/instructions {count} {loop}")
-        empty = machine.check(f"{TESTS}/linear-map/instructions {count} true")
+        output = machine.check(f"{INSTRUCTIONS} {count} {loop}")
+        empty = machine.check(f"{INSTRUCTIONS} {count} true")
     found, none = (
         {key: int(number) for key, number in re.findall(r"(\w+)=(\d+)", text)}
         for text in (output, empty)

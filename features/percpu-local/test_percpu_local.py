@@ -14,6 +14,7 @@ import pytest
 from percpu_layout import AREAS, LOCAL, RANGES
 from percpu_local_log import is_on
 
+from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.kernel import recipes
 from pagewright.machine.machine import Machine
@@ -167,7 +168,7 @@ def test_what_user_space_sees(machine):
 def test_kcore_shows_each_cpus_data(machine, needs_symbol, append):
     needs_symbol("PROC_KCORE")
     place = machine(smp=4, append=append)
-    text = place.check("/usr/lib/tests/percpu-local/kcore")
+    text = place.check(programs.path("percpu-local", "kcore"))
     found = dict(line.split("=", 1) for line in text.splitlines())
     for cpu in range(4):
         assert found[f"cpu{cpu}"] == f"ksoftirqd/{cpu}"
@@ -284,7 +285,7 @@ def test_suspend_to_idle(machine):
     place = machine(smp=2, append=KUNIT)
     suspends = "cat /sys/power/suspend_stats/success"
     before = int(place.check(suspends))
-    place.check("/usr/lib/tests/percpu-local/suspend 5", timeout=60)
+    place.check(f"{programs.path('percpu-local', 'suspend')} 5", timeout=60)
     assert int(place.check(suspends)) == before + 1
     # It slept until the clock woke it: this file has no number if nothing did.
     clock = "sed -n 's/^ *\\([0-9]*\\):.*rtc-pl031$/\\1/p' /proc/interrupts"

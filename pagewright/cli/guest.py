@@ -157,7 +157,7 @@ def selftest(
     collection, _, program = name.partition("/")
     folder = f"{kselftest.SELFTESTS}/{collection}"
     if name in ours:
-        folder = f"/{programs.TESTS}/{collection}"
+        folder = programs.path(collection)
     options = options_for(
         space,
         build or DEFAULT_BUILD,

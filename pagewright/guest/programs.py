@@ -31,6 +31,11 @@ CFLAGS = ("-O2", "-g0", "-Wall", "-Wextra", "-static", "-pthread")
 INCLUDE = Path(__file__).with_name("include")
 
 
+def path(feature: str, name: str = "") -> str:
+    """Return where a program of a feature is in the guest; the folder of all without a name."""
+    return str(Path("/", TESTS, feature, name))
+
+
 @dataclass(frozen=True)
 class Program:
     """A program of the guest.

@@ -37,6 +37,11 @@ class Side:
     append: str = ""
 
 
+# The unpatched kernel, and the patched one.
+BASE = Side("base", "base-4k")
+PATCHED = Side("patched", "patched-4k")
+
+
 @dataclass(frozen=True)
 class Work:
     """A command to run in the guest; it prints key=value lines.
@@ -170,7 +175,7 @@ def parse_values(text: str) -> Values:
 
 def base_and_patched() -> list[Side]:
     """Return the sides that compare the unpatched kernel with the patched one."""
-    return [Side("base", "base-4k"), Side("patched", "patched-4k")]
+    return [BASE, PATCHED]
 
 
 def off_and_on(features: Sequence[Feature]) -> list[Side]:

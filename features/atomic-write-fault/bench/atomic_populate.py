@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pagewright.guest import programs
 from pagewright.results.experiment import (
     Experiment,
     Means,
@@ -22,7 +23,7 @@ from pagewright.results.experiment import (
     Work,
 )
 
-PROGRAM = "/usr/lib/tests/atomic-write-fault/populate"
+PROGRAM = programs.path("atomic-write-fault", "populate")
 
 ATOMICS = ("ldxr", "ldadd", "cas", "casp", "swp")
 QUICK_ATOMICS = ("ldxr", "ldadd")

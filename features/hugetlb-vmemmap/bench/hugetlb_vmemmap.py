@@ -38,6 +38,7 @@ from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import workspace
 from pagewright.machine.options import LEVEL_0_CPU, UNLISTED_CPU
 from pagewright.results.experiment import (
+    BASE,
     Experiment,
     Means,
     Part,
@@ -49,7 +50,6 @@ from pagewright.results.experiment import (
     off_and_on,
 )
 
-BASE = Side("base", "base-4k")
 PAUSE = Side("pause", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause")
 SEAMLESS = Side("seamless", "patched-4k", "hugetlb_free_vmemmap=on hugetlb_vmemmap=seamless")
 SIDES = (

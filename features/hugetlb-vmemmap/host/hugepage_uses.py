@@ -5,10 +5,10 @@ In them PAGES stands for the hugepages that are used, and MOST for those that th
 
 from __future__ import annotations
 
-from pagewright.guest.programs import TESTS
+from pagewright.guest import programs
 
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-USE = f"/{TESTS}/hugetlb-vmemmap/vmemmap_use"
+USE = programs.path("hugetlb-vmemmap", "vmemmap_use")
 
 # Most of memory is in hugepages for once, and then no more than are needed. If HVO is on, all
 # blocks of struct pages have been split by then, and stay so.

@@ -36,6 +36,8 @@ from workloads import CHURN, COUNTER, CRYPT, MEMCACHED, MODULE, MODULES, READ
 
 from pagewright.guest.shell import SHORT_PAGE_LISTS, UNLOAD, direct_map
 from pagewright.results.experiment import (
+    BASE,
+    PATCHED,
     Experiment,
     Means,
     Part,
@@ -46,12 +48,10 @@ from pagewright.results.experiment import (
     Work,
 )
 
-BASE = Side("base", "base-4k")
 # A kernel that is not patched has large leaves only with fewer protections: what a module
 # has read-only, another mapping of the same page can write.
 BASE_ON = Side("rodata=on", "base-4k", "rodata=on")
 SWITCHED_OFF = Side("pages", "patched-4k", "arm64.linear_map=pages")
-PATCHED = Side("patched", "patched-4k")
 # arm64.linear_map_fold=0 keeps what was split.
 NO_FOLDING = Side("no folding", "patched-4k", "arm64.linear_map_fold=0")
 FOLDING = Side("folding", "patched-4k")

@@ -198,7 +198,7 @@ def snapshot(machine: Machine, title: str = "", page: int | None = None) -> Snap
         if parse_direct_map(before) == parse_direct_map(meminfo):
             break
     runs = parse(text, page)
-    return Snapshot(title, runs, parse_direct_map(meminfo), int(meminfo.split()[1]) << 10)
+    return Snapshot(title, runs, parse_direct_map(meminfo), machine.meminfo()["MemTotal"] << 10)
 
 
 def _quiet(machine: Machine, mode: str) -> float:

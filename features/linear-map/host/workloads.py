@@ -5,11 +5,12 @@ In them SIZE stands for how much is done.
 
 from __future__ import annotations
 
+from pagewright.guest import programs
 from pagewright.guest.shell import UNLOAD
 
 # The guest program that counts the instructions of a command, and as `init=` those of the boot.
 # What it prints, and what it leaves out, is in guest/instructions.c.
-COUNTER = "/usr/lib/tests/linear-map/instructions"
+COUNTER = programs.path("linear-map", "instructions")
 
 MODULES = "crypto_null dummy veth"
 

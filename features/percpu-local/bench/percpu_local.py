@@ -29,6 +29,8 @@ from percpu_workloads import COMPILE, COMPILE_SETUP, COUNT, TESTS, loopback
 
 from pagewright.kernel.modules import FOLDER
 from pagewright.results.experiment import (
+    BASE,
+    PATCHED,
     Experiment,
     Means,
     Part,
@@ -39,10 +41,8 @@ from pagewright.results.experiment import (
     Work,
 )
 
-BASE = Side("base", "base-4k")
 WITHOUT = Side("without", "patched-4k-without-percpu-local")
 OFF = Side("off", "patched-4k", "percpu_local_map=0")
-PATCHED = Side("patched", "patched-4k")
 # Without a preemption count, as Debian's kernels are.
 UNCOUNTED = (
     Side("voluntary, without", "patched-voluntary-4k-without-percpu-local"),

@@ -6,7 +6,9 @@ how much is done, and CPUS for how many CPUs there are.
 
 from __future__ import annotations
 
-TESTS = "/usr/lib/tests/percpu-local"
+from pagewright.guest import programs
+
+TESTS = programs.path("percpu-local")
 COUNT = f"{TESTS}/count"
 
 
