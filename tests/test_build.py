@@ -12,7 +12,13 @@ from empty_feature import FEATURE
 
 from pagewright.host import disk, packages, workspace
 from pagewright.host.arm64_packages import Fetched
-from pagewright.host.errors import BuildError, DiskFullError, HostError, PagewrightError
+from pagewright.host.errors import (
+    BuildError,
+    DiskFullError,
+    HostError,
+    PagewrightError,
+    VersionGoneError,
+)
 from pagewright.host.run import run
 from pagewright.host.toolchain import CLANG, GCC, NM
 from pagewright.host.workspace import Workspace
@@ -156,7 +162,7 @@ def test_the_configuration_is_of_the_version_of_the_source(tmp_path, monkeypatch
 
     def fetch(space, names, instead_of=""):
         if names != [had]:
-            raise PagewrightError(f"E: Version of {names} was not found")
+            raise VersionGoneError(f"E: Version of {names} was not found")
         assert instead_of == ("" if offered else "6.12.9-1")
         return Fetched(tmp_path / had, listing)
 

@@ -11,7 +11,13 @@ from empty_feature import FEATURE
 from pagewright.guest import image, programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS
 from pagewright.host import arm64_packages, disk, packages
-from pagewright.host.errors import BuildError, DiskFullError, HostError, ProgramError
+from pagewright.host.errors import (
+    BuildError,
+    DiskFullError,
+    HostError,
+    ProgramError,
+    VersionGoneError,
+)
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build
 from pagewright.kernel.source import Source
@@ -272,6 +278,23 @@ def test_without_space_nothing_is_fetched(store, monkeypatch):
     with pytest.raises(DiskFullError, match=r"packages of arm64 needs .* MB, and .* has 10 MB"):
         arm64_packages.fetch(space, ["bash"])
     assert calls == []
+
+
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [("E: Version '1' for 'bash' was not found", True), ("E: Unable to locate package b", False)],
+)
+def test_a_version_that_the_archive_has_dropped_is_an_error_of_its_own(
+    tmp_path, monkeypatch, said, gone
+):
+    def run(command, **_):
+        raise ProgramError("mmdebstrap failed with status 1", details=said)
+
+    monkeypatch.setattr(arm64_packages, "run", run)
+    monkeypatch.setattr(arm64_packages, "_allowed", lambda command: command)
+    with pytest.raises(ProgramError, match=re.escape(said)) as error:
+        arm64_packages._extract("trixie", ["bash=1"], tmp_path / "tar", False)
+    assert isinstance(error.value, VersionGoneError) == gone
 
 
 def commands_of(monkeypatch, user, namespaces):

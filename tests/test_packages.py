@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pagewright.cli.main import app
-from pagewright.host import doctor, packages
+from pagewright.host import doctor, packages, workspace
 from pagewright.host.errors import DiskFullError, HostError, NetworkError, ProgramError
+from pagewright.host.workspace import Workspace
 
 NATIVE = {"gcc", "binutils", "libc6-dev"}
 CROSS = {"gcc-aarch64-linux-gnu", "binutils-aarch64-linux-gnu", "libc6-dev-arm64-cross"}
@@ -140,9 +141,9 @@ def test_complete_host_is_not_asked_for_root(monkeypatch):
     monkeypatch.setattr(packages, "debian_release", lambda: "bookworm")
     monkeypatch.setattr(packages, "missing", list)
     monkeypatch.setattr(packages, "lacking_id_range", list)
-    monkeypatch.setattr(packages, "offered", lambda package: ["known"])
+    monkeypatch.setattr(packages, "offered", lambda *_: ["known"])
     monkeypatch.setattr(packages, "as_root", None)
-    packages.setup()
+    packages.setup(workspace.find())
 
 
 @pytest.mark.parametrize("error", [HostError("no sudo"), ProgramError("no such user")])
@@ -153,9 +154,9 @@ def test_range_of_ids_that_cannot_be_given_is_no_error(monkeypatch, capsys, erro
     monkeypatch.setattr(packages, "debian_release", lambda: "bookworm")
     monkeypatch.setattr(packages, "missing", list)
     monkeypatch.setattr(packages, "lacking_id_range", lambda: ["usermod"])
-    monkeypatch.setattr(packages, "offered", lambda package: ["known"])
+    monkeypatch.setattr(packages, "offered", lambda *_: ["known"])
     monkeypatch.setattr(packages, "as_root", as_root)
-    packages.setup()
+    packages.setup(workspace.find())
     assert f"that failed: {error.what}" in capsys.readouterr().err
 
 
@@ -172,19 +173,19 @@ def test_what_few_commands_use_is_installed_if_asked_for(monkeypatch, option, wa
     asked = []
     monkeypatch.setattr(packages, "debian_release", lambda: "trixie")
     monkeypatch.setattr(packages, "lacking_id_range", list)
-    monkeypatch.setattr(packages, "offered", lambda package: ["known"])
+    monkeypatch.setattr(packages, "offered", lambda *_: ["known"])
     monkeypatch.setattr(packages, "missing", lambda of=(): asked.extend(of) or [])
     CliRunner().invoke(app, ["setup", *option.split()], catch_exceptions=False)
     assert tuple(asked) == wanted
 
 
-def test_what_apt_makes_of_its_lists_is_kept(monkeypatch, tmp_path):
+def test_what_apt_makes_of_its_lists_is_kept(tmp_path):
     """It takes a second, where the system's own is switched off."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = packages.offered(packages.SOURCE)
+    space = Workspace(tmp_path, tmp_path / "cache")
+    found = packages.offered(space, packages.SOURCE)
     [index] = tmp_path.glob("*/apt/*")
     made = index.stat()
-    assert packages.offered(packages.SOURCE) == found
+    assert packages.offered(space, packages.SOURCE) == found
     assert made.st_size > 0
     assert index.stat().st_mtime_ns == made.st_mtime_ns
 

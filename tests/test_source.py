@@ -29,53 +29,54 @@ linux-source-6.12 | 6.12.115-1 | http://localhost/debian bookworm/main amd64 Pac
 
 
 @pytest.fixture
-def apt(monkeypatch):
-    """Let apt offer five versions."""
+def apt(tmp_path, monkeypatch) -> Workspace:
+    """Let apt offer five versions, and return a workspace."""
     monkeypatch.setattr(packages, "run", lambda command: MADISON)
+    return Workspace(tmp_path, tmp_path / "cache")
 
 
 def test_release_known_good_is_preferred_to_a_newer_one(apt, capsys):
-    assert source.candidate("p", "6.12.117") == "6.12.117-2"
+    assert source.candidate(apt, "p", "6.12.117") == "6.12.117-2"
     assert capsys.readouterr().err == ""
 
 
 def test_newest_release_on_request(apt):
-    assert source.candidate("p", "6.12.117", "newest") == "6.12.118-1"
+    assert source.candidate(apt, "p", "6.12.117", "newest") == "6.12.118-1"
 
 
 def test_a_release_newer_than_the_one_taken_is_found(apt, monkeypatch):
     monkeypatch.delenv(source.VARIABLE, raising=False)
-    assert source.newer("p", "6.12.117-2") == "6.12.118-1"
-    assert source.newer("p", "6.12.118-1") == ""
+    assert source.newer(apt, "p", "6.12.117-2") == "6.12.118-1"
+    assert source.newer(apt, "p", "6.12.118-1") == ""
     # Not even a later one that is gone from apt's lists.
-    assert source.newer("p", "6.12.118-1+deb13u1") == ""
-    assert source.newer("p", "6.12.118-1~deb12u1") == "6.12.118-1"
+    assert source.newer(apt, "p", "6.12.118-1+deb13u1") == ""
+    assert source.newer(apt, "p", "6.12.118-1~deb12u1") == "6.12.118-1"
     # Who asked for a release knows that there are others.
     monkeypatch.setenv(source.VARIABLE, "6.12.117")
-    assert source.newer("p", "6.12.117-2") == ""
+    assert source.newer(apt, "p", "6.12.117-2") == ""
 
 
 def test_another_release_on_request(apt):
-    assert source.candidate("p", "6.12.117", "6.12.115") == "6.12.115-1"
+    assert source.candidate(apt, "p", "6.12.117", "6.12.115") == "6.12.115-1"
 
 
 def test_release_that_apt_does_not_have_lists_those_it_has(apt):
     with pytest.raises(SourceError, match=r"no version 6\.12\.11 of p") as error:
-        source.candidate("p", "6.12.117", "6.12.11")
+        source.candidate(apt, "p", "6.12.117", "6.12.11")
     assert error.value.todo.endswith(
         "newest or the point release of one of: 6.12.118-1, 6.12.117-2, 6.12.117-1, 6.12.115-1"
     )
 
 
 def test_newest_release_if_apt_no_longer_has_the_one_known_good(apt, capsys):
-    assert source.candidate("p", "6.12.116") == "6.12.118-1"
+    assert source.candidate(apt, "p", "6.12.116") == "6.12.118-1"
     said = capsys.readouterr().err.splitlines()
     assert said == ["apt no longer has linux 6.12.116, which is known good; taking 6.12.118-1"]
 
 
 def test_old_lists_of_apt_are_not_taken_for_an_archive_that_went_on(apt):
     with pytest.raises(SourceError, match=r"nothing newer than linux 6\.12\.118-1") as error:
-        source.candidate("p", "6.12.120")
+        source.candidate(apt, "p", "6.12.120")
     assert "apt-get update" in error.value.todo
 
 

@@ -32,7 +32,7 @@ def setup(
 ) -> None:
     """Install what this host lacks, with apt; uses sudo unless you are root."""
     also = packages.PACKAGING if packaging or full else ()
-    packages.setup((*also, *(packages.FULL_TESTS if full else ())))
+    packages.setup(workspace.find(), (*also, *(packages.FULL_TESTS if full else ())))
 
 
 def doctor() -> None:

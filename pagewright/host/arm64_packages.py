@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewright.host import disk, packages
-from pagewright.host.errors import BuildError, PagewrightError
+from pagewright.host.errors import BuildError, PagewrightError, ProgramError, VersionGoneError
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import run
@@ -78,6 +78,7 @@ def fetch(
 
     Raises:
         BuildError: apt has no source for the host's release of Debian.
+        VersionGoneError: Debian does not have a version that is asked for.
         PagewrightError: mmdebstrap failed, which says why.
         DiskFullError: no space.
     """
@@ -168,7 +169,13 @@ def _extract(release: str, names: Sequence[str], tar: Path, keep: bool) -> None:
         ]
     )
     with Bar("fetch packages of arm64", None):
-        run(command, stdin=lines)
+        try:
+            run(command, stdin=lines)
+        except ProgramError as error:
+            # What apt says of a version; the archive drops old ones.
+            if "was not found" not in error.details:
+                raise
+            raise VersionGoneError(error.what, error.todo, error.details) from error
 
 
 def _allowed(mmdebstrap: list[str]) -> list[str]:

@@ -33,7 +33,7 @@ def complaints(space: Workspace) -> list[str]:
     if lacking:
         names = " ".join(packages.package_names(lacking))
         lines.append(f"install with: apt-get install --no-install-recommends {names}")
-    elif not packages.offered(packages.SOURCE):
+    elif not packages.offered(space, packages.SOURCE):
         lines.append(f"apt does not know {packages.SOURCE}: run `apt-get update`")
     if ids := packages.lacking_id_range():
         lines.append(f"no range of user ids to make the guest with: as root, run: {' '.join(ids)}")

@@ -40,6 +40,10 @@ class ProgramError(PagewrightError):
     """A program that was started failed, or did not end in time."""
 
 
+class VersionGoneError(ProgramError):
+    """Debian does not have a version of a package, or not any more."""
+
+
 class SourceError(PagewrightError):
     """The kernel source could not be had, or what is to be added to it does not fit."""
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewright.host import workspace
 from pagewright.host.errors import HostError, NetworkError, PagewrightError, ProgramError
 from pagewright.host.progress import Bar, say
 from pagewright.host.run import foreground, run
 from pagewright.host.toolchain import CLANG, LLVM
+from pagewright.host.workspace import Workspace
 
 BACKPORTS = Path("/etc/apt/sources.list.d/pagewright-backports.sources")
 SOURCE = "linux-source-6.12"
@@ -204,13 +204,17 @@ def lacking_id_range() -> list[str]:
     return id_range_command(name)
 
 
-def offered(package: str) -> list[str]:
+def offered(space: Workspace, package: str) -> list[str]:
     """Return the versions of a package that apt offers, the newest first.
 
     Images of containers forbid apt to keep what it makes of its lists, and then each question
     takes it a second. It may keep that in our cache, and makes it anew when its lists change.
+
+    Args:
+        space: whose cache that is.
+        package: the package.
     """
-    index = workspace.find().cache / "apt" / "pkgcache.bin"
+    index = space.cache / "apt" / "pkgcache.bin"
     index.parent.mkdir(parents=True, exist_ok=True)
     answer = run(["apt-cache", "madison", package, "-o", f"Dir::Cache::pkgcache={index}"])
     rows = [line.split("|") for line in answer.splitlines()]
@@ -303,7 +307,7 @@ def debian_release() -> str:
     return name
 
 
-def setup(also: Sequence[Need] = ()) -> None:
+def setup(space: Workspace, also: Sequence[Need] = ()) -> None:
     """Install what is missing with apt; nothing is done where nothing is missing.
 
     All that needs root is done here, before anything that takes long. On Debian 12, QEMU comes
@@ -311,6 +315,7 @@ def setup(also: Sequence[Need] = ()) -> None:
     with its default low priority.
 
     Args:
+        space: the repository.
         also: what else is wanted than what all commands have.
 
     Raises:
@@ -327,7 +332,7 @@ def setup(also: Sequence[Need] = ()) -> None:
             # the range. A guest that is there already does without.
             say(f"that failed: {error.details or error.what}")
     lacking = _lacking(also)
-    stale = not offered(SOURCE)
+    stale = not offered(space, SOURCE)
     if not lacking and not stale:
         return
     packages = package_names(lacking)

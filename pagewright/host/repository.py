@@ -38,13 +38,18 @@ def last_commit(space: Workspace, *paths: str) -> tuple[str, int]:
     Returns:
         Its hash, and when it was made, in seconds since 1970; "none" and 0 where git does not know
         one, as in sources that were not cloned.
+
+    Raises:
+        PagewrightError: they were, and git cannot tell.
     """
+    if not (space.root / ".git").exists():
+        return "none", 0
     # A user's configuration has no say in what this prints, unlike `git log`.
     last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD", "--", *paths]
-    try:
-        seconds, name = run(last, cwd=space.root).split()
-    except (PagewrightError, ValueError):
+    found = run(last, cwd=space.root)
+    if not found:
         return "none", 0
+    seconds, name = found.split()
     return name[:12], int(seconds)
 
 

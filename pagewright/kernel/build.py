@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from pagewright.host import arm64_packages, disk, packages
-from pagewright.host.errors import BuildError, HostError, PagewrightError
+from pagewright.host.errors import BuildError, HostError, PagewrightError, VersionGoneError
 from pagewright.host.files import digest, empty_folder
 from pagewright.host.ledger import timed
 from pagewright.host.lock import LOCK_FILE, lock
@@ -373,10 +373,7 @@ def _debian_config(space: Workspace, flavour: str, version: str) -> str:
         return ""
     try:
         fetched = arm64_packages.fetch(space, [f"{DEBIAN_CONFIGS}={version}"])
-    except PagewrightError as error:
-        # The archive drops old versions, and apt then says this.
-        if "was not found" not in str(error):
-            raise
+    except VersionGoneError:
         fetched = arm64_packages.fetch(space, [DEBIAN_CONFIGS], instead_of=version)
         say(f"taking {_config_of(fetched)}, as {version} of it cannot be had")
     name = f"usr/src/{DEBIAN_CONFIGS}/config.arm64_none_{flavour}.xz"

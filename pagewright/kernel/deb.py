@@ -126,7 +126,7 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
     disk.require(folder(space), whole, f"packages of {flavour}")
     version = source.ensure(space).package_version
     # Servers get Debian's security updates with newer releases only.
-    if newer := source.newer(space.base().package, version):
+    if newer := source.newer(space, space.base().package, version):
         say(
             f"these packages are of linux {version}, which is known good, and apt has {newer}: "
             f"{source.VARIABLE}={source.NEWEST} takes that"

@@ -46,10 +46,11 @@ class Source:
         return self.package_version.split("-")[0]
 
 
-def candidate(package: str, known_good: str, wanted: str = "") -> str:
+def candidate(space: Workspace, package: str, known_good: str, wanted: str = "") -> str:
     """Return the version of a package to take, of those that apt offers.
 
     Args:
+        space: the repository.
         package: the package.
         known_good: the point release that is taken if nothing else is wanted; the newest one
             if apt no longer has it.
@@ -58,7 +59,7 @@ def candidate(package: str, known_good: str, wanted: str = "") -> str:
     Raises:
         SourceError: apt does not know the package, or no such version, or its lists are old.
     """
-    versions = offered(package)
+    versions = offered(space, package)
     if not versions:
         raise SourceError(
             f"apt does not know the package {package}",
@@ -92,20 +93,21 @@ def wanted_version(space: Workspace) -> str:
         SourceError: apt does not have the release asked for.
     """
     base = space.base()
-    return candidate(base.package, base.known_good, os.environ.get(VARIABLE, ""))
+    return candidate(space, base.package, base.known_good, os.environ.get(VARIABLE, ""))
 
 
-def newer(package: str, taken: str) -> str:
+def newer(space: Workspace, package: str, taken: str) -> str:
     """Return the version of a package that apt has last, if it is newer than the one taken.
 
     It is empty where the environment variable PAGEWRIGHT_KERNEL says which release to take: who
     has set it knows that there are others.
 
     Args:
+        space: the repository.
         package: the package.
         taken: the version that `candidate` chose.
     """
-    versions = offered(package)
+    versions = offered(space, package)
     if os.environ.get(VARIABLE) or not versions:
         return ""
     # Lists that apt has from before know of older ones only.

@@ -151,7 +151,7 @@ class Machine:
             CommandFailedError: one of them cannot be read.
         """
         names = shlex.join(files)
-        text = self.check(f"for file in {names}; do cat $file && printf '\\0' || exit; done")
+        text = self.check(f"for file in {names}; do cat \"$file\" && printf '\\0' || exit; done")
         return [content.rstrip("\n") for content in text.split("\0")[:-1]]
 
     def meminfo(self) -> dict[str, int]:

@@ -51,11 +51,11 @@ class Conditions:
     """
 
     kernel: str
-    tree: str
-    image: str
-    emulator: str
-    guest: str
-    work: str
+    tree: str = ""
+    image: str = ""
+    emulator: str = ""
+    guest: str = ""
+    work: str = ""
     place: str = ""
     machine: str = ""
     common: str = ""

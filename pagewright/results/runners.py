@@ -198,7 +198,7 @@ class Place:
         """Describe the place as far as it can be known."""
         *_, cpus = self._says
         return Conditions(
-            *(self._kernel, "", "", "", ""),
+            kernel=self._kernel,
             work=_commands(works),
             place=self.place,
             machine=_digest(options_of(part, side), self._described, self._says),
