@@ -362,6 +362,54 @@ def test_a_full_boot_is_noticed_before_anything_is_done(server):
     assert server.run("preinst", "install").returncode == 0
 
 
+def test_a_full_boot_is_noticed_where_there_is_no_initramfs_to_go_by(server):
+    server.free(79_000)
+    result = server.run("preinst", "install")
+    assert result.returncode == 1
+    needed = re.search(r"(\d+) MiB are needed", result.stderr)
+    assert needed
+    # 64 MiB and a quarter, and the kernel.
+    assert 80 <= int(needed[1]) < 100
+    server.free((int(needed[1]) + 1) << 10)
+    assert server.run("preinst", "install").returncode == 0
+
+
+def test_an_installation_that_a_hook_ends_leaves_nothing(server):
+    """Dpkg calls postrm then, of a package that it has not unpacked."""
+    server.hooks("exit 1")
+    assert server.run("preinst", "install").returncode == 1
+    assert server.run("postrm", "abort-install").returncode == 1
+    server.hooks()
+    assert server.run("postrm", "abort-install").returncode == 0
+    assert server.calls()[-1] == "linux-run-hooks image postrm"
+    assert not server.modules.exists()
+    assert server.boot() == []
+
+
+def test_a_kernel_without_its_list_of_modules_gets_into_no_menu(server):
+    server.unpack()
+    server.program("depmod", "exit 1")
+    assert server.run("postinst", "configure", "").returncode == 1
+    assert server.calls()[1:] == [f"depmod {RELEASE.name}"]
+    assert server.boot() == []
+
+
+def test_headers_have_dkms_compile_its_modules(server):
+    """They may come after their kernel, whose own hooks found none."""
+    assert server.run("postinst", "configure", "", of="headers").returncode == 0
+    assert server.calls() == ["linux-run-hooks headers postinst"]
+    server.hooks("exit 1")
+    assert server.run("postinst", "configure", "", of="headers").returncode == 1
+    (server.root / "bin" / "linux-run-hooks").unlink()
+    assert server.run("postinst", "configure", "", of="headers").returncode == 0
+
+
+def test_headers_whose_modules_of_dkms_cannot_be_taken_stay(server):
+    server.have(headers=OURS)
+    server.dkms("exit 1")
+    assert server.run("prerm", "remove", of="headers").returncode == 1
+
+
 def test_a_hook_that_fails_leaves_the_links_alone(server):
     server.unpack()
     server.hooks("exit 1")

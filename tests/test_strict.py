@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from split import was_split
 
 from pagewright.cli import main
 from pagewright.guest.shell import UNLOAD
@@ -2285,6 +2286,23 @@ CPUS = [
 ]
 
 
+def changes_as_asked(guest, suites, cpu):
+    """Assert that live entries are changed in the way that the machine is booted for."""
+    if "linear_map" in suites:
+        assert was_split(guest)
+    mode, reason, of_hugepages = guest.read(
+        *(f"/sys/kernel/mm/{name}" for name in ("linear_map/mode", "linear_map/reason")),
+        "/sys/kernel/mm/hugetlb_vmemmap/mode",
+    )
+    words = cpu.get("append", "")
+    assert mode == "blocks"
+    assert reason.startswith(f"split and folded back {'in pauses' if 'cpu' in cpu else 'live'}: ")
+    assert ("arm64.linear_map=af" in reason) == ("arm64.linear_map=af" in words)
+    assert of_hugepages == ("pause" if "hugetlb_vmemmap=pause" in words else "seamless")
+    if "linear_map" in suites and "arm64.linear_map=af" in words:
+        assert int(guest.check("cat /sys/kernel/mm/linear_map/access_flag_splits")) > 0
+
+
 def works_by_the_rules(machine, build, memory, pools, suites, cpu):
     """Run suites, change pools of hugepages, and load modules; no rule is broken."""
     words = f"kunit.enable=1 kunit.filter_glob={suites} hugetlb_free_vmemmap=on"
@@ -2292,6 +2310,7 @@ def works_by_the_rules(machine, build, memory, pools, suites, cpu):
     guest = machine(build, smp=2, memory=memory, strict=True, **options)
     ran = guest.check("ls /sys/kernel/debug/kunit").split()
     assert ran
+    changes_as_asked(guest, ran, cpu)
     for results in guest.read(*(f"/sys/kernel/debug/kunit/{suite}/results" for suite in ran)):
         # Some cases are of one size of pages only, and are skipped with another.
         assert re.search(r"^ +ok \d+ \w+$", results, re.M), results

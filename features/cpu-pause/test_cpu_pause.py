@@ -350,6 +350,7 @@ def test_a_cpu_that_is_late_does_not_become_another(machine, tmp_path):
         host.run([0, 1])
         assert place.run(f"echo 1 >{cpus}/cpu2/online").status != 0
         place.check(f"echo 1 >{cpus}/cpu3/online 2>/dev/null &")
+        place.check(f"until test $(cat {cpus}/cpu3/hotplug/state) -gt 0; do sleep 0.1; done")
         time.sleep(1)
         host.run([0, 1, 2])
         time.sleep(1)

@@ -1424,7 +1424,7 @@ MARK = programs.path("linear-map", "mark")
 @pytest.mark.full
 @pytest.mark.parametrize("mode", MODES)
 def test_crash_dump_is_whole(machine, kernel_overlay, mode, large):
-    """The kernel that dumps reads all memory, freed vmemmap and kept pages too."""
+    """The kernel that dumps reads all memory. No tool looks here at the struct pages in it."""
     gib = max(2, 16 * large.kib // 1024 // 1024)
     crash = gib * 1024 // 8
     number = gib * 1024 * 1024 // 4 // large.kib

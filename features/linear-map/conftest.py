@@ -26,10 +26,24 @@ def leaf(place: Machine | None, tested: Callable[[str], str]) -> LeafSizes:
     return leaf_sizes(recipe(workspace.find(), tested(DEFAULT_BUILD)).page_kib << 10)
 
 
-def _in_blocks(place: Machine) -> Machine:
-    """Return a machine; skip the test if it is a place whose linear map is in pages."""
-    if place.fixed and "linear map: blocks" not in place.check("dmesg"):
-        pytest.skip("the place given by --lg-env does not have its linear map in blocks")
+def _in_blocks(place: Machine, way: dict[str, Any]) -> Machine:
+    """Return a machine; skip the test if it is a place whose linear map is in pages.
+
+    An emulated machine whose kernel has the feature must have blocks, split in the way that it is
+    booted for.
+    """
+    if place.fixed:
+        if "linear map: blocks" not in place.check("dmesg"):
+            pytest.skip("the place given by --lg-env does not have its linear map in blocks")
+        return place
+    folder = "/sys/kernel/mm/linear_map"
+    if not place.run(f"ls {folder}").status:
+        mode, reason = place.read(f"{folder}/mode", f"{folder}/reason")
+        said = "split and folded back live: "
+        if way != WAYS["live"]:
+            said = f"split and folded back in pauses: {way.get('append', '')}"
+        assert mode == "blocks"
+        assert reason.startswith(said)
     return place
 
 
@@ -49,7 +63,7 @@ def blocks(shared_machine: Boot, way: dict[str, Any], tested: Callable[[str], st
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(shared_machine(build, **completed(tested(build), way, options)))
+        return _in_blocks(shared_machine(build, **completed(tested(build), way, options)), way)
 
     return factory
 
@@ -59,7 +73,7 @@ def own_blocks(machine: Boot, way: dict[str, Any], tested: Callable[[str], str])
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(machine(build, **completed(tested(build), way, options)))
+        return _in_blocks(machine(build, **completed(tested(build), way, options)), way)
 
     return factory
 

@@ -55,6 +55,7 @@ ACCESS_FLAG_CPU = "neoverse-n1"
 NO_ACCESS_FLAG_CPU = "cortex-a35"
 ACCESS_FLAGS = "arm64.linear_map=af"
 ONLY_PAUSES = f"{ACCESS_FLAGS}: not all CPUs set access flags; there are pauses alone"
+SAID = ("mode", "reason")
 PAUSED = "blocks (split and folded back in pauses"
 LACKING = "the boot CPU is not known"
 
@@ -65,9 +66,11 @@ unequal = pytest.mark.parametrize(("smp", "lacking"), [(4, "2"), (2, "1"), (8, "
 
 
 def mode(guest: Machine) -> str:
-    """Return what the kernel last said of the linear map."""
-    lines = re.findall(r"linear map: (.*)", guest.check("dmesg"))
+    """Return what the kernel last said of the linear map, which sysfs has, too."""
+    lines = re.findall(r"linear map: ((?:blocks|pages) .*)", guest.check("dmesg"))
     assert lines, "the kernel said nothing of the linear map"
+    blocks_or_pages, reason = guest.read(*(f"/sys/kernel/mm/linear_map/{n}" for n in SAID))
+    assert re.fullmatch(rf"{blocks_or_pages} \({re.escape(reason)}(; MIDR_EL1 \w+)?\)", lines[-1])
     return lines[-1]
 
 

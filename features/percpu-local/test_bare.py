@@ -7,6 +7,7 @@ import re
 import pytest
 from percpu_local_bare import console, initramfs
 
+from pagewright.machine import klog
 from pagewright.machine.options import DEFAULT_CPU
 
 pytestmark = [
@@ -34,6 +35,9 @@ def test_a_big_endian_kernel_passes_the_suites(space, built, tmp_path, cpu, appe
     for suite in suites - absent:
         assert re.search(rf"^(\[.*\] )?ok \d+ {suite}$", text, re.MULTILINE), text
     assert "not ok" not in text
+    assert "linear map: blocks" in text
+    assert ("local map of" in text) == ("percpu_local" not in absent)
+    assert klog.splats(text) == ""
     assert "init: it runs" in text
     assert "reboot: Power down" in text
 
