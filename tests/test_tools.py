@@ -117,6 +117,12 @@ def without_log(root: Path) -> Path:
     return root
 
 
+def without_files(root: Path) -> Path:
+    """Take away what linear-map says in files: older kernels and some sandboxes have none."""
+    shutil.rmtree(root / "sys" / "kernel" / "mm" / "linear_map")
+    return root
+
+
 # --- status ---------------------------------------------------------------------------------------
 
 
@@ -515,24 +521,16 @@ def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log)
     parameter, pattern, line = OFF_BY_PARAMETER[name]
     changes = cmdline(parameter) | logged(pattern, line)
     if name == "linear-map":
-        text = (tree("all-on") / "proc" / "meminfo").read_text()
-        pages = re.sub(r"^(DirectMap(?:2|32)M: +)\d+", r"\g<1>0", text, flags=re.MULTILINE)
-        changes["/proc/meminfo"] = re.sub("(DirectMap4k: +)4224", r"\g<1>2097152", pages)
+        changes |= linear_map_says("pages", parameter, parameter)
     root = tree("all-on", changes)
     found = by_name(status(root if with_log else without_log(root)))
     assert found[name]["state"] == "off"
     assert parameter in found[name]["why"]
     assert parameter in found[name]["changes"][0]
-    assert found[name]["certain"] == with_log
+    # Everybody may read the files of linear-map.
+    assert found[name]["certain"] == (with_log or name == "linear-map")
     others = {key for key, feature in found.items() if feature["state"] != "on"}
     assert others == {name}
-
-
-def test_a_linear_map_that_the_command_line_fixes(tree, status):
-    root = without_log(tree("all-on", cmdline("rodata=on kfence.sample_interval=100")))
-    found = by_name(status(root))["linear-map"]
-    assert found["state"] == "off"
-    assert "protection of rodata=full" in found["why"]
 
 
 @pytest.mark.parametrize(
@@ -548,33 +546,37 @@ def test_a_linear_map_that_the_command_line_fixes(tree, status):
     ],
 )
 def test_kfence_that_may_begin_after_boot_has_permissions_change(
-    tree, status, call, built, parameter, late
+    tree, call, built, parameter, late
 ):
     """It makes pages invalid, and so the kernel splits blocks also with rodata=on."""
-
-    def make(name: str) -> Path:
-        root = tree(name, cmdline(f"rodata=on {parameter}"))
-        config = root / "boot" / "config-6.12.117"
-        text = re.sub(r"^CONFIG_KFENCE.*\n", "", config.read_text(), flags=re.MULTILINE)
-        if built is not None:
-            text += f"CONFIG_KFENCE=y\nCONFIG_KFENCE_SAMPLE_INTERVAL={built}\n"
-        config.write_text(text)
-        return root
-
-    state = by_name(status(without_log(make("all-on"))))["linear-map"]["state"]
-    assert state == ("on" if late else "off")
-    assert bool(advice(call, make("unpatched"))["linear-map"]["bytes"]) == late
+    root = tree("unpatched", cmdline(f"rodata=on {parameter}"))
+    config = root / "boot" / "config-6.12.117"
+    text = re.sub(r"^CONFIG_KFENCE.*\n", "", config.read_text(), flags=re.MULTILINE)
+    if built is not None:
+        text += f"CONFIG_KFENCE=y\nCONFIG_KFENCE_SAMPLE_INTERVAL={built}\n"
+    config.write_text(text)
+    assert bool(advice(call, root)["linear-map"]["bytes"]) == late
 
 
 def test_pauses_of_the_linear_map_are_known_without_the_log(tree, status, call):
     """All CPUs are listed, and some started after boot."""
     had = {"/sys/kernel/mm/linear_map/pauses": "9\n"}
-    root = without_log(tree("all-on", had))
+    says = linear_map_says("blocks", f"{IN_PAUSES}: {NOT_STARTED}")
+    root = without_log(tree("all-on", says | had))
     found = by_name(status(root))["linear-map"]
-    assert found["state"] == "on"
+    assert (found["state"], found["certain"]) == ("on", True)
     assert "some CPUs had not started" in found["why"]
     assert "arm64.linear_map=live" in found["changes"][0]
     assert "linear-map needs it" in advice(call, root)["cpu-pause"]["words"]
+    # Older kernels had these files only where blocks are split in pauses.
+    for name in ("mode", "reason"):
+        (root / "sys/kernel/mm/linear_map" / name).unlink()
+    assert by_name(status(root))["linear-map"]["state"] == "unknown"
+    assert "linear-map needs it" in advice(call, root)["cpu-pause"]["words"]
+    # All others have but these two.
+    pages = without_log(tree("all-on", linear_map_says("pages", "arm64.linear_map=pages")))
+    (pages / "sys/kernel/mm/linear_map/pauses").unlink()
+    assert advice(call, pages)["cpu-pause"]["words"] == "These CPUs need no pauses."
 
 
 @pytest.mark.parametrize(
@@ -603,6 +605,8 @@ def test_the_configuration_says_what_the_default_of_rodata_is(
         return root
 
     root = without_log(make("all-on"))
+    if not full:
+        (root / "sys/kernel/mm/linear_map/reason").write_text(f"{FIXED}\n")
     linear_map = by_name(status(root))["linear-map"]
     assert linear_map["state"] == ("on" if full else "off")
     assert bool(linear_map["figures"]["page_tables_saved"]) == full
@@ -625,13 +629,10 @@ def test_a_parameter_that_this_kernel_does_not_know_fixes_nothing(tree, status):
 
 def test_a_linear_map_that_was_repainted_names_the_cpu(tree, status):
     line = "linear map: blocks (split and folded back live: BBM level 2 without aborts)\n"
-    again = (
-        "6,200,0,-;linear map: pages (repainted: a secondary CPU is not known to have BBM level 2 "
-        "without aborts)"
-    )
+    again = f"6,200,0,-;linear map: pages (repainted: {SECONDARY_CPU}, and {ISOLATED})"
     changes = logged("linear map: ", line + again)
     midr = "/sys/devices/system/cpu/cpu2/regs/identification/midr_el1"
-    found = status(tree("all-on", changes | {midr: "0x00000000411fd410\n"}))
+    found = status(without_files(tree("all-on", changes | {midr: "0x00000000411fd410\n"})))
     linear_map = by_name(found)["linear-map"]
     assert linear_map["state"] == "off"
     assert linear_map["why"].startswith("CPU 2, Cortex-A78 r1p0, is not known")
@@ -661,11 +662,11 @@ FIXED = "its permissions do not change without rodata=full"
 def linear_map_says(
     mode: str, reason: str, parameters: str = "", cpus: str = LISTED, config: str = ""
 ) -> dict[str, str | None]:
-    """Change a machine so that its kernel has logged a reason for its linear map.
+    """Change a machine so that its kernel says a reason for its linear map, in files and the log.
 
     Args:
         mode: blocks or pages.
-        reason: in brackets.
+        reason: in brackets in the log.
         parameters: on the kernel's command line.
         cpus: the MIDR_EL1 of all CPUs, or of CPU 2 if the reason is a secondary CPU.
         config: more lines of the kernel's configuration.
@@ -686,6 +687,7 @@ def linear_map_says(
         cmdline(parameters)
         | logged("linear map: ", line)
         | {"/proc/meminfo": meminfo, "/boot/config-6.12.117": f"{built}\n{config}"}
+        | {f"{tool._LINEAR_MAP}/mode": f"{mode}\n", f"{tool._LINEAR_MAP}/reason": f"{reason}\n"}
         | {
             f"/sys/devices/system/cpu/cpu{number}/regs/identification/midr_el1": f"{cpus}\n"
             for number in numbers
@@ -745,7 +747,7 @@ PAGES = {
         ["Remove arm64.nobbml2 ", "live"],
     ),
     "isolated-and-not-started": (
-        f"repainted: {NOT_STARTED}",
+        f"repainted: {NOT_STARTED}, and {ISOLATED}",
         "isolcpus=3 maxcpus=2",
         LISTED,
         ["Some CPUs had not started", ISOLATED],
@@ -759,7 +761,7 @@ PAGES = {
         ["Boot with arm64.linear_map=pause, if"],
     ),
     "repainted-isolated": (
-        f"repainted: {SECONDARY_CPU}",
+        f"repainted: {SECONDARY_CPU}, and {ISOLATED}",
         "nohz_full=3",
         UNLISTED,
         ["CPU 2, Cortex-A76 r4p1, is not known", ISOLATED],
@@ -787,21 +789,35 @@ PAGES = {
         ["Remove arm64.nobbml2 "],
     ),
     "repainted-live": (
-        f"repainted: {SECONDARY_CPU}",
+        f"repainted: {SECONDARY_CPU}, and {LIVE_ONLY}",
         LIVE_ONLY,
         UNLISTED,
         ["CPU 2, Cortex-A76 r4p1, is not known", LIVE_ONLY],
         ["Remove arm64.linear_map=live", "in blocks then"],
     ),
-    "repainted": (
+    "repainted-no-pauses": (
+        f"repainted: {SECONDARY_CPU}, and {NO_PAUSES}",
+        "",
+        UNLISTED,
+        ["CPU 2, Cortex-A76 r4p1, is not known", NO_PAUSES],
+        ["CONFIG_ARM64_CPU_PAUSE", "more levels"],
+    ),
+    "repainted-top-level": (
+        f"repainted: {SECONDARY_CPU}, and {TOP_LEVEL}",
+        "",
+        UNLISTED,
+        ["CPU 2, Cortex-A76 r4p1, is not known", TOP_LEVEL],
+        ["CONFIG_ARM64_CPU_PAUSE", "more levels"],
+    ),
+    "repainted-by-an-older-kernel": (
         f"repainted: {SECONDARY_CPU}",
         "",
         UNLISTED,
-        ["CPU 2, Cortex-A76 r4p1, is not known", NO_PAUSES, TOP_LEVEL],
-        ["CONFIG_ARM64_CPU_PAUSE", "more levels"],
+        [f"The kernel says: repainted: {SECONDARY_CPU}."],
+        ["See the kernel's log."],
     ),
     "repainted-for-a-test": (
-        f"repainted: {SECONDARY_CPU}",
+        f"repainted: {SECONDARY_CPU}, and {LIVE_ONLY}",
         f"{LIVE_ONLY} arm64.nobbml2_cpus=2",
         LISTED,
         ["arm64.nobbml2_cpus=2"],
@@ -911,8 +927,10 @@ BLOCKS = {
 def test_a_reason_for_the_linear_map_is_told_whole_with_what_to_do(tree, status, mode, case):
     reason, parameters, cpus, why, change = (PAGES if mode == "pages" else BLOCKS)[case]
     changes = linear_map_says(mode, reason, parameters, cpus, ISOLATES)
-    found = by_name(status(tree("all-on", changes)))
-    linear_map = found["linear-map"]
+    linear_map = by_name(status(without_log(tree("all-on", changes))))["linear-map"]
+    assert linear_map["certain"]
+    # Without files it is the log that says it.
+    assert by_name(status(without_files(tree("all-on", changes))))["linear-map"] == linear_map
     on = mode == "blocks" and case != "fixed"
     assert (linear_map["state"], linear_map["mode"]) == ("on" if on else "off", mode)
     assert [words for words in why if words not in linear_map["why"]] == []
@@ -948,8 +966,8 @@ def test_cpus_are_isolated_by_what_the_kernel_takes_for_that(words, isolated):
 def test_each_reason_of_the_kernel_is_among_those():
     """Whatever the kernel may say of the linear map at boot, the test above has it said."""
     folder = SPACE.root / "features/linear-map/linux/arch/arm64/mm"
-    choice = (folder / "linear_map.c").read_text()
-    choice = choice.split(" why_no_pauses(void)\n")[1].split("linear_map_painted(")[0]
+    code = (folder / "linear_map.c").read_text()
+    choice = code.split(" why_no_pauses(void)\n")[1].split("*blocks_or_pages(void)\n")[0]
     texts = re.findall(r'"([^"]+)"', choice)
     for name in ("linear_map_pause.c", "linear_map.h"):
         texts += re.findall(
@@ -958,23 +976,35 @@ def test_each_reason_of_the_kernel_is_among_those():
             re.DOTALL,
         )
     assert len(texts) == 13
+    later = code.split(" why_not_live(void)\n")[1].split("\n}\n")[0]
+    assert re.findall(r'"([^"]+)"', later) == [NOT_STARTED, SECONDARY_CPU]
+    texts += [NOT_STARTED, SECONDARY_CPU]
     reasons = [case[0] for case in (*PAGES.values(), *BLOCKS.values())]
     assert [text for text in texts if not any(text in reason for reason in reasons)] == []
-    repaint = (folder / "linear_map_repaint.c").read_text()
-    later = repaint.split("why_not_live(void)\n")[1].split("\n}\n")[0]
-    assert re.findall(r'"([^"]+)"', later) == [NOT_STARTED, SECONDARY_CPU]
-    assert '"repainted"' in repaint
-    assert tool._REPAINTED == "repainted"
-    ours = {tool._LIVE_ONLY, tool._NO_PAUSES, tool._TOP_LEVEL, tool._IN_PAUSES}
-    assert ours | {tool._NOT_STARTED, tool._ISOLATED, tool._REAL_TIME} == {
-        ISOLATED,
-        REAL_TIME,
-        NOT_STARTED,
-        LIVE_ONLY,
-        NO_PAUSES,
-        TOP_LEVEL,
-        IN_PAUSES,
-    }
+    # After a repaint it also says why there are no pauses.
+    finalise = code.split(" linear_map_finalise(void)\n")[1].split("\n}\n")[0]
+    assert "mode_reason = why;" in finalise
+    assert "no_pause_reason = no_pauses;" in finalise
+    assert 'no_pause_reason ? ", and " : ""' in code
+    ways = code.split("*way_of_splits(void)\n")[1].split("\n}\n")[0]
+    ways = re.findall(r'"([^"]+)"', ways)
+    assert ways == [f"{tool._IN_PAUSES}: ", f"{tool._LIVE}: ", "repainted: "]
+    for way in ways:
+        assert any(reason.startswith(way) for reason in reasons), way
+    assert tool._IN_PAUSES == IN_PAUSES
+    ours = (tool._LIVE_ONLY, tool._NOT_STARTED, tool._ISOLATED, tool._REAL_TIME)
+    assert ours == (LIVE_ONLY, NOT_STARTED, ISOLATED, REAL_TIME)
+
+
+def test_the_files_of_the_linear_map_are_the_kernels():
+    folder = SPACE.root / "features/linear-map/linux/arch/arm64/mm"
+    code = "".join((folder / f"linear_map{part}").read_text() for part in (".c", ".h", "_pause.c"))
+    names = re.findall(r"struct kobj_attribute (\w+)_attr = __ATTR_RO\(\1\);", code)
+    assert names == ["mode", "reason"]
+    assert "_ATTR(pauses," in code
+    assert '"%s\\n", blocks_or_pages()' in code
+    [base] = re.findall(r'^#define LINEAR_MAP_SYSFS "(\w+)"$', code, re.MULTILINE)
+    assert f"/sys/kernel/mm/{base}" == tool._LINEAR_MAP
 
 
 @pytest.mark.parametrize("levels", [2, 3])
@@ -990,25 +1020,67 @@ def test_a_parameter_whose_removal_would_not_bring_blocks_is_not_all_to_change(
     assert f"without {LIVE_ONLY}" in linear_map["changes"][0]
 
 
-@pytest.mark.parametrize(
-    ("mode", "parameters", "cpus", "why", "change"),
-    [
-        ("pages", LIVE_ONLY, UNLISTED, LIVE_ONLY, f"Remove {LIVE_ONLY}"),
-        ("pages", "", UNLISTED, TOP_LEVEL, "more levels"),
-        ("pages", "debug_pagealloc=on", LISTED, "needs pages", "Remove debug_pagealloc=on"),
-        ("blocks", "", UNLISTED, "because CPU 0, Cortex-A76 r4p1", ""),
-        ("blocks", "arm64.nobbml2", LISTED, "with arm64.nobbml2", "Remove arm64.nobbml2"),
-        ("blocks", "arm64.linear_map=pause", LISTED, "map=pause", "Remove arm64.linear_map=pause"),
-    ],
-)
-def test_a_reason_that_the_log_has_lost(tree, status, mode, parameters, cpus, why, change):
-    changes = linear_map_says(mode, "lost", parameters, cpus)
-    linear_map = by_name(status(without_log(tree("all-on", changes))))["linear-map"]
-    assert linear_map["mode"] == mode
+NOTHING_SAID = {"no-log": "cannot be read", "lost": "has lost its start", "silent": "does not say"}
+
+
+@pytest.mark.parametrize("mode", ["pages", "blocks"])
+@pytest.mark.parametrize("log", NOTHING_SAID)
+def test_a_linear_map_of_which_the_kernel_says_nothing_is_unknown(tree, status, call, mode, log):
+    """Whatever its command line asked for, and whatever CPUs there are."""
+    changes = linear_map_says(mode, "lost", "arm64.nobbml2 arm64.linear_map=pages", UNLISTED)
+    if log == "lost":
+        changes["/dev/kmsg"] = "6,9000,9,-;eth0: link becomes ready\n"
+    elif log == "silent":
+        changes |= logged("linear map: ", "eth0: link becomes ready")
+    root = without_files(tree("all-on", changes))
+    if log == "no-log":
+        without_log(root)
+    value = status(root)
+    assert value["exit_status"] == 3
+    linear_map = by_name(value)["linear-map"]
+    assert (linear_map["state"], linear_map["mode"]) == ("unknown", mode)
     assert not linear_map["certain"]
-    assert why in linear_map["why"]
-    assert change in " ".join(linear_map["changes"])
-    assert bool(change) == bool(linear_map["changes"])
+    assert "/sys/kernel/mm/linear_map" in linear_map["why"]
+    assert f"the kernel's log {NOTHING_SAID[log]}." in linear_map["why"]
+    [change] = linear_map["changes"]
+    assert "where /sys is mounted, or as root" in change
+    assert ("soon after a boot" in change) == (log != "no-log")
+    # What is counted is known, and what of it the feature has saved is not.
+    assert "mapped_by_pages" in linear_map["figures"]
+    assert "page_tables_saved" not in linear_map["figures"]
+    exported = call(root, "export")[1]
+    assert f'feature_on{{feature="linear-map",mode="{mode}"}} NaN\n' in exported
+    assert "pagewright_linear_map_saved_bytes NaN\n" in exported
+    code, output = call(root, "check")
+    assert code == 0
+    words = f"/sys/kernel/mm/linear_map cannot be read, and the kernel's log {NOTHING_SAID[log]}"
+    assert f"skipped  the linear map is what the kernel says: {words}\n" in output
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [("blocks", ""), ("", "arm64.linear_map=pages"), ("bricks", "arm64.linear_map=pages")],
+)
+def test_files_that_do_not_say_what_the_linear_map_is_are_not_believed(tree, status, mode, reason):
+    """As in a tree that somebody made; the log may say it then."""
+    names = {"mode": mode, "reason": reason}
+    changes = {f"/sys/kernel/mm/linear_map/{name}": f"{text}\n" for name, text in names.items()}
+    linear_map = by_name(status(tree("all-on", changes)))["linear-map"]
+    assert linear_map == by_name(status(tree("all-on")))["linear-map"]
+    linear_map = by_name(status(without_log(tree("all-on", changes))))["linear-map"]
+    assert linear_map["state"] == "unknown"
+
+
+def test_files_say_what_the_linear_map_is_whatever_a_log_says(tree, status):
+    """That of another boot may lie beside a copy of /sys."""
+    changes = linear_map_says("pages", "arm64.linear_map=pages")
+    del changes["/dev/kmsg"]
+    linear_map = by_name(status(tree("all-on", changes)))["linear-map"]
+    assert (linear_map["state"], linear_map["mode"], linear_map["certain"]) == (
+        "off",
+        "pages",
+        True,
+    )
 
 
 def test_struct_pages_that_are_in_pages_anyway_do_not_depend_on_the_cpus(tree, status, call):
@@ -1193,6 +1265,9 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     }
     found = by_name(value)
     assert {feature["state"] for feature in found.values()} == {"on"}
+    # Everybody may read what linear-map says in files.
+    assert found["linear-map"]["certain"]
+    assert "of a model that can change the size" in found["linear-map"]["why"]
     assert not found["percpu-local"]["certain"]
     assert "the kernel's log cannot be read" in found["percpu-local"]["why"]
     code, output = call(unprivileged, "status")
@@ -1452,13 +1527,18 @@ def test_the_newest_lines_are_those_of_the_ring(tree, monkeypatch):
 def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypatch, capsys):
     """It runs each minute, and the log of a machine that has been up for long has lost its start.
 
-    Of all states only that of percpu-local cannot be inferred, and only without a configuration.
+    Of all states that of percpu-local cannot be inferred, but only without a configuration; nor can
+    that of linear-map in a kernel that has no files for it.
     """
     asked = []
 
     def ask() -> tuple[str, ...]:
         asked.append(1)
-        return ("Linux version 6.12.117", "percpu: no local map: no memory for tables")
+        return (
+            "Linux version 6.12.117",
+            "percpu: no local map: no memory for tables",
+            "linear map: blocks (split and folded back live: BBM level 2 without aborts)",
+        )
 
     monkeypatch.setattr(tool, "_ask_journal", ask)
     # Only of the machine that it runs on is the journal asked.
@@ -1478,9 +1558,14 @@ def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypat
     found, number = states(lost | {"/boot/config-6.12.117": None})
     assert number == 1
     assert found['pagewright_feature_on{feature="percpu-local",mode=""}'] == 0
+    no_files = {f"/sys/kernel/mm/linear_map/{name}": None for name in ("mode", "reason")}
+    found, number = states(lost | no_files)
+    assert number == 1
+    assert found['pagewright_feature_on{feature="linear-map",mode="blocks"}'] == 1
     # Who asks for the status wants to have the kernel's own word.
+    asked.clear()
     tool.main(["--root", str(tree("all-on", lost)), "status"])
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 def test_a_copy_that_tar_has_made_of_sys(tree, status):
@@ -1606,6 +1691,7 @@ def test_a_tree_of_a_stranger_is_left_by_no_link(tree, status, tmp_path):
         "/proc/sys/kernel/osrelease",
         "/proc/sys/kernel/arch",
         "/sys/kernel/security/lockdown",
+        "/sys/kernel/mm/linear_map/reason",
         # It cannot be read, and is named.
         "/sys/kernel/cpu_pause/\x1b[2J/file",
     ],
@@ -1892,9 +1978,73 @@ def test_watch_counts_what_happened_since_the_line_before(tree, monkeypatch, cap
     monkeypatch.setattr(tool.time, "sleep", pass_time)
     monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
     assert tool.main(["--root", str(root), "watch", "2", "3"]) == 0
-    heading, _, *lines = capsys.readouterr().out.splitlines()
-    assert heading.split()[0] == "atomic/s"
+    heading, units, _, *lines = capsys.readouterr().out.splitlines()
+    assert (heading.split()[0], units.split()[0]) == ("atomic", "/s")
     assert [line.split()[0] for line in lines] == ["500", "500"]
+
+
+def test_each_column_of_watch_shows_its_counter(tree, monkeypatch, capsys):
+    """A rate is what a counter grew by, divided by the time; the rest is what there is now."""
+    root = tree("all-on")
+    grown = {
+        "atomic_write_fault": 7,
+        "exclusive_write_fault": 14,
+        # Sizes are added up.
+        "linear_map_split_pmd": 8,
+        "linear_map_split_cont_pte": 12,
+        "linear_map_fold_pmd": 24,
+    }
+    pauses = {"pauses": 28, "given_up": 400, "failed": 32, "total_ns": 9_000_000}
+    sizes = {"DirectMap4k": 3, "DirectMap64k": 2, "DirectMap2M": 100, "DirectMap32M": 320}
+    clock = [100.0]
+
+    def pass_time(seconds: float) -> None:
+        vmstat = root / "proc" / "vmstat"
+        text = vmstat.read_text()
+        numbers = tool.parse_numbers(text)
+        for name, more in grown.items():
+            text = re.sub(rf"(?m)^{name} \d+$", f"{name} {numbers[name] + more}", text)
+        vmstat.write_text(text)
+        for name, more in pauses.items():
+            file = root / "sys/kernel/cpu_pause" / name
+            file.write_text(f"{int(file.read_text()) + more}\n")
+        meminfo = root / "proc" / "meminfo"
+        text = meminfo.read_text()
+        for name, mib in sizes.items():
+            text = re.sub(rf"(?m)^({name}:).*$", rf"\1 {mib << 10} kB", text)
+        meminfo.write_text(text)
+        (root / "sys/kernel/mm/hugetlb_vmemmap/bytes_saved").write_text(f"{9 * MIB}\n")
+        clock[0] += 4
+
+    monkeypatch.setattr(tool.time, "sleep", pass_time)
+    monkeypatch.setattr(tool.time, "monotonic", lambda: clock[0])
+    assert tool.main(["--root", str(root), "watch", "1", "2"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    headings, units, _, shown = lines
+    assert list(zip(headings, units, shown, strict=True)) == [
+        ("atomic", "/s", "2"),
+        ("excl", "/s", "4"),
+        ("split", "/s", "5"),
+        ("fold", "/s", "6"),
+        ("blocks", "MiB", "420"),
+        ("pages", "MiB", "5"),
+        ("freed", "MiB", "9"),
+        ("pauses", "/s", "7"),
+        ("paused", "µs/s", "2250"),
+        ("failed", "/s", "8"),
+    ]
+
+
+def test_watch_fits_into_a_terminal(tree, call):
+    """Also on a machine with 4 TiB of memory."""
+    meminfo = {"/proc/meminfo": f"MemTotal: 9 kB\nDirectMap2M: {4 << 30} kB\n"}
+    _, output = call(tree("all-on", meminfo), "watch")
+    lines = output.splitlines()
+    assert {len(line) for line in lines} == {79}
+    assert lines[-1].split()[4] == str(4 << 20)
+    # Headings and values end in the same column.
+    ends = [[match.end() for match in re.finditer(r"\S+", line)] for line in lines]
+    assert ends == [list(range(7, 80, 8))] * 3
 
 
 def test_check_of_machines_that_are_as_they_should_be(tree, call):
@@ -1928,7 +2078,8 @@ def time_passes(monkeypatch):
     ("file", "pattern", "by", "name"),
     [
         ("/proc/meminfo", r"DirectMap32M: .*", "DirectMap32M:        64 kB", "has all memory"),
-        ("/proc/meminfo", r"DirectMap4k: .*", "DirectMap4k:  99999999 kB", "what the log says"),
+        ("/proc/meminfo", r"DirectMap4k: .*", "DirectMap4k:  99999999 kB", "what the kernel says"),
+        ("/sys/kernel/mm/linear_map/mode", "blocks", "pages", "what the kernel says"),
         ("/sys/kernel/mm/hugetlb_vmemmap/bytes_saved", r"\d+", "9999999999", "fits the hugetlb"),
         ("/dev/kmsg", "24 KiB vmemmap", "25 KiB vmemmap", "each hugetlb page frees"),
         ("/sys/kernel/cpu_pause/longest_ns", r"\d+", "5", "could be paused"),
@@ -1964,7 +2115,7 @@ def test_check_compares_the_models_with_what_the_kernel_says_of_them(tree, reaso
     [
         # In MiB: leaves of 64 KiB, of 2 MiB (contiguous pages), of 512 MiB (blocks).
         ((20, 1004, 0), "blocks", "ok"),
-        ((1024, 0, 0), "blocks", "skipped"),
+        ((1024, 0, 0), "", "skipped"),
         ((1024, 0, 15 * 512), "blocks", "ok"),
         ((16 * 512, 0, 0), "pages", "wrong"),
     ],
@@ -1977,7 +2128,10 @@ def test_a_block_of_a_kernel_with_large_pages_may_be_half_of_memory(tree, sizes,
     machine = tool.read_machine(tool.Files(tree("all-on")))
     machine = replace(machine, page_size=64 << 10, meminfo={"MemTotal": 900 * MIB} | leaves)
     assert tool.check_linear_map(machine).result == result
-    assert tool.linear_map(replace(machine, log=tool.Log())).mode == mode
+    assert tool.linear_map(machine).mode == "blocks"
+    # Where the kernel's word cannot be read that is all there is, and may not be enough.
+    found = tool.linear_map(replace(machine, log=tool.Log(), linear_map={}))
+    assert (found.state, found.mode) == ("unknown", mode)
 
 
 @pytest.mark.parametrize(("splits", "result"), [(300, "note"), (10, "wrong")])
@@ -2422,8 +2576,9 @@ def test_without_sys_what_is_not_known_is_not_told(tree, call, status):
     assert "because the boot CPU is not known to be one" in why
     assert "online now" not in why
     # Without the log there is no reason for a pause, and none against it.
-    why = by_name(status(without_log(root)))["linear-map"]["why"]
-    assert "depends on the models of the CPUs, which cannot be read." in why
+    linear_map = by_name(status(without_log(root)))["linear-map"]
+    assert (linear_map["state"], linear_map["mode"]) == ("unknown", "blocks")
+    assert "the kernel's log cannot be read." in linear_map["why"]
     words = advice(call, root)["cpu-pause"]["words"]
     assert "depends on the models of the CPUs, which cannot be read;" in words
 
@@ -2519,6 +2674,17 @@ def test_an_output_that_is_closed_is_an_error_in_words(tree):
     assert (done.returncode, done.stderr) == (1, expected)
 
 
+@pytest.mark.parametrize("command", ["status", "map", "watch", "export"])
+def test_whoever_has_stopped_reading_gets_no_error_in_words(tree, command):
+    """As `pagewright map | head -1`; the man page documents the exit status, which is a shell's."""
+    words = [sys.executable, "-B", str(COMMAND), "--root", str(tree("all-on")), command]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(words, stdout=pipe, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_a_terminal_of_ascii_is_no_error(tree):
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     for command, expected in (("map", "++++"), ("status", "0.0 ?s was the longest attempt")):
@@ -2528,12 +2694,15 @@ def test_a_terminal_of_ascii_is_no_error(tree):
         assert expected in " ".join(done.stdout.split())
 
 
-def on_terminal(columns: int, root: Path, *words: str) -> list[str]:
+def on_terminal(columns: int, root: Path, *words: str, **environment: str) -> list[str]:
     """Return the lines that a command writes to a terminal with so many columns."""
+    around = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "TERM")}
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     command = [sys.executable, "-B", str(COMMAND), "--root", str(root), *words]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs):
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=around | environment
+    ):
         os.close(theirs)
         parts = []
         # Where nobody writes any more, Linux ends it with an error.
@@ -2553,6 +2722,24 @@ def test_prose_is_as_wide_as_the_terminal(tree, columns, expected):
     prose = [line for line in lines if line.startswith(" " * 11)]
     # No word there is longer than 15 characters.
     assert expected - 16 < max(map(len, prose)) <= expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({}, True),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ],
+    ids=["xterm", "none", "dumb", "no-color"],
+)
+def test_map_has_colours_on_a_terminal_that_shows_them(tree, environment, coloured):
+    text = "\n".join(on_terminal(80, tree("all-on"), "map", **environment))
+    assert ("\x1b[34m" in text) == coloured
+    assert ("\x1b" in text) == coloured
+    # The words of the legend would say nothing without their colours.
+    assert ("read-only" in text) == coloured
 
 
 def test_no_word_is_broken_at_the_end_of_a_line(tree):
@@ -2662,6 +2849,7 @@ def test_all_commands_in_a_guest_and_what_a_user_is_told(machine, overlay):
     guest.check("echo 1 >/proc/sys/kernel/dmesg_restrict")
     found = ask_status(guest, USER)[1]
     assert {found[name]["state"] for name in FEATURES} <= {"on", "unknown"}
+    assert (found["linear-map"]["state"], found["linear-map"]["certain"]) == ("on", True)
     assert "/dev/kmsg" in [missed["path"] for missed in found[""]["unreadable"]]
     must_equal_what_the_guest_says(guest, found)
     assert ask(guest, "check", USER)[0] == 0
@@ -2759,6 +2947,17 @@ def test_what_is_there_once_is_counted_in_the_singular(status, tree, call):
     assert ": 1 pause, the longest" in call(tree("all-on", pauses), "check")[1]
     pool = {"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "1\n"}
     assert "(1 page of 2 MiB)" in call(tree("unpatched", pool), "advise")[1]
+
+
+def test_a_time_is_written_in_microseconds(tree, call):
+    longest = tool.Figure("longest", 2_345_600, "ns", "was the longest attempt")
+    assert tool.figure_text(longest) == "2,345.6 µs was the longest attempt"
+    names = {"longest_ns": "2345600\n", "total_ns": "2345700\n", "pauses": "2\n"}
+    changes = {f"/sys/kernel/cpu_pause/{name}": text for name, text in names.items()}
+    printed = " ".join(call(tree("all-on", changes), "status")[1].split())
+    assert "2,345.6 µs was the longest attempt; 2,345.7 µs in all attempts." in printed
+    checked = call(tree("all-on", changes), "check")[1]
+    assert "2 pauses, the longest took 2,345.6 µs" in checked
 
 
 def test_the_page_on_status_has_nothing_that_is_never_printed(status, tree):
