@@ -92,12 +92,15 @@ def test_files_of_sysfs():
     folders = {}
     for file, _, match in found(r'kobject_create_and_add\("(\w+)", kernel_kobj\)'):
         folders[feature_of(file)] = f"/sys/kernel/{match[1]}"
-    for file, _, match in found(r'struct attribute_group \w+ = \{\n\s*\.name = "(\w+)",'):
-        folders[feature_of(file)] = f"/sys/kernel/mm/{match[1]}"
+    named = {match[1]: match[2] for _, _, match in found(r'^#define (\w+_SYSFS) "(\w+)"$')}
+    for file, _, match in found(r'struct attribute_group \w+ = \{\n\s*\.name = "?(\w+)"?,'):
+        folders[feature_of(file)] = f"/sys/kernel/mm/{named.get(match[1], match[1])}"
     assert any("mm_kobj" in text for _, text in code())
     declared = {}
     for file, _, match in found(r"__ATTR\((\w+), (\d+),"):
         declared[f"{folders[feature_of(file)]}/{match[1]}"] = ACCESS[int(match[2], 8)]
+    for file, _, match in found(r"^static struct kobj_attribute \w+ = __ATTR_RO\((\w+)\);"):
+        declared[f"{folders[feature_of(file)]}/{match[1]}"] = "read"
     # Macros of a file that end in __ATTR_RO().
     for file, _, match in found(r"^[A-Z]+_ATTR\((\w+), \D"):
         declared[f"{folders[feature_of(file)]}/{match[1]}"] = "read"
