@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -26,23 +27,24 @@ def leaf(place: Machine | None, tested: Callable[[str], str]) -> LeafSizes:
     return leaf_sizes(recipe(workspace.find(), tested(DEFAULT_BUILD)).page_kib << 10)
 
 
-def _in_blocks(place: Machine, way: dict[str, Any]) -> Machine:
-    """Return a machine; skip the test if it is a place whose linear map is in pages.
+def _in_blocks(place: Machine, way: dict[str, Any], build: str) -> Machine:
+    """Return a machine whose linear map is split in the way that it is booted for.
 
-    An emulated machine whose kernel has the feature must have blocks, split in the way that it is
-    booted for.
+    The test is skipped on a place whose linear map is in pages, and on a kernel that cannot pause
+    CPUs for a way that needs it. A kernel of the base has no way.
     """
-    if place.fixed:
-        if "linear map: blocks" not in place.check("dmesg"):
-            pytest.skip("the place given by --lg-env does not have its linear map in blocks")
+    if "linear-map" not in recipe(workspace.find(), build).features:
         return place
-    folder = "/sys/kernel/mm/linear_map"
-    if not place.run(f"ls {folder}").status:
-        mode, reason = place.read(f"{folder}/mode", f"{folder}/reason")
+    mode, reason = place.read(*(f"/sys/kernel/mm/linear_map/{name}" for name in ("mode", "reason")))
+    if mode == "pages" and place.fixed:
+        pytest.skip("the place given by --lg-env does not have its linear map in blocks")
+    if mode == "pages" and re.search("top level|real-time|cannot pause", reason):
+        pytest.skip(f"{build} pauses no CPUs for its linear map: {reason}")
+    assert mode == "blocks"
+    if not place.fixed:
         said = "split and folded back live: "
         if way != WAYS["live"]:
             said = f"split and folded back in pauses: {way.get('append', '')}"
-        assert mode == "blocks"
         assert reason.startswith(said)
     return place
 
@@ -63,7 +65,8 @@ def blocks(shared_machine: Boot, way: dict[str, Any], tested: Callable[[str], st
     """Boot a machine whose linear map is in blocks; see shared_machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(shared_machine(build, **completed(tested(build), way, options)), way)
+        place = shared_machine(build, **completed(tested(build), way, options))
+        return _in_blocks(place, way, tested(build))
 
     return factory
 
@@ -73,7 +76,8 @@ def own_blocks(machine: Boot, way: dict[str, Any], tested: Callable[[str], str])
     """Boot such a machine for one test alone; see machine."""
 
     def factory(build: str = "patched-4k", **options: Any) -> Machine:
-        return _in_blocks(machine(build, **completed(tested(build), way, options)), way)
+        place = machine(build, **completed(tested(build), way, options))
+        return _in_blocks(place, way, tested(build))
 
     return factory
 

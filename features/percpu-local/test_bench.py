@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from workloads import COUNTER
 
 from pagewright.guest import programs
 from pagewright.host import workspace
@@ -15,7 +16,6 @@ from pagewright.results.experiment import base_and_patched, load
 from pagewright.results.plan import Choice
 
 SPACE = workspace.find()
-INSTRUCTIONS = programs.path("linear-map", "instructions")
 
 # What README's first table says of the patched kernel; one of each is the NOP that chooses at boot.
 INSTRUCTIONS = {
@@ -87,8 +87,8 @@ def test_the_counts_are_those_of_icount():
     count = programs.path("percpu-local", "count")
     with boot(options_for(SPACE, "base-4k", icount=True, count=True, smp=2)) as machine:
         machine.check(loop)
-        output = machine.check(f"{INSTRUCTIONS} {count} {loop}")
-        empty = machine.check(f"{INSTRUCTIONS} {count} true")
+        output = machine.check(f"{COUNTER} {count} {loop}")
+        empty = machine.check(f"{COUNTER} {count} true")
     found, none = (
         {key: int(number) for key, number in re.findall(r"(\w+)=(\d+)", text)}
         for text in (output, empty)

@@ -118,8 +118,7 @@ def test_where_the_linear_map_cannot_be_changed(machine, append):
 @pytest.mark.full
 def test_top_levels_are_protected_later_if_no_cpu_can_be_paused(machine):
     """Where blocks of the linear map are split in pauses, they are for this."""
-    # All but the first, which the kernel's first BPF program needs.
-    fail = "fail_cpu_pause=1,100,2,-1"
+    fail = "fail_cpu_pause=1,100,0,-1"
     place = machine(smp=2, cpu=LEVEL_0_CPU, append=f"{KUNIT} {fail}")
     assert "some top levels stay writable for now (error -16)" in place.console()
     place.check("echo 0 >/sys/kernel/debug/fail_cpu_pause/probability")

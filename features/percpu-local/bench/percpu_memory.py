@@ -13,10 +13,18 @@ from collections.abc import Iterator
 
 from pagewright.guest import programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS, direct_map
-from pagewright.results.experiment import Experiment, Part, Published, Quantity, Side, Values, Work
+from pagewright.results.experiment import (
+    PATCHED,
+    Experiment,
+    Part,
+    Published,
+    Quantity,
+    Side,
+    Values,
+    Work,
+)
 
 OFF = Side("off", "patched-4k", "percpu_local_map=0")
-PATCHED = Side("patched", "patched-4k")
 MEMCGS = programs.path("percpu-local", "memcgs")
 
 # Memory of the machine by its number of CPUs: a memory cgroup takes some KiB for each.

@@ -63,9 +63,6 @@ static bool is_repainted __ro_after_init;
 #define REASON_ARGS way_of_splits(), mode_reason, no_pause_reason ? ", and " : "",	\
 		    no_pause_reason ?: ""
 
-/* Why are there no pauses if one is needed? NULL if there are. */
-static const char *no_pauses __initdata;
-
 /* What arm64.linear_map= asks for. */
 static enum {
 	WAY_AUTO, WAY_LIVE, WAY_AF, WAY_PAUSE, WAY_PAGES
@@ -152,7 +149,7 @@ static const char *__init why_no_pauses(void)
  */
 bool __init linear_map_choose_mode(void)
 {
-	no_pauses = why_no_pauses();
+	const char *no_pauses = why_no_pauses();
 
 	if (debug_pagealloc_enabled()) {
 		linear_map_mode = LINEAR_MAP_PAGES;
@@ -170,6 +167,7 @@ bool __init linear_map_choose_mode(void)
 	} else {
 		linear_map_mode = LINEAR_MAP_PAUSED;
 		mode_reason = wanted_way == WAY_PAUSE ? "arm64.linear_map=pause" :
+			      wanted_way == WAY_AF && no_pauses ? "arm64.linear_map=af" :
 			      wanted_way == WAY_AF ?
 			      "arm64.linear_map=af, splits without one if they can be" :
 			      bbml2_noabort_disabled() ? "arm64.nobbml2" :
@@ -245,9 +243,9 @@ void __init linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end)
 }
 
 /*
- * Why can sizes not be changed live from now on? NULL if they can. Where there are no pauses,
- * or arm64.linear_map=live asks for it, CPUs that have not started are taken to be like the
- * others.
+ * Why can sizes not be changed live from now on? NULL if they can. Where the kernel cannot have
+ * pauses, or arm64.linear_map=live asks for it, CPUs that have not started are taken to be like the
+ * others, and are refused if they are not.
  */
 static const char *__init why_not_live(void)
 {
@@ -282,8 +280,8 @@ void __init linear_map_finalise(void)
 
 	mode_reason = why;
 	is_repainted = true;
-	no_pause_reason = no_pauses;
-	linear_map_repaint(no_pauses);
+	no_pause_reason = why_no_pauses();
+	linear_map_repaint(no_pause_reason);
 	if (linear_map_is_paused())
 		linear_map_prepare_pauses();
 
@@ -296,12 +294,14 @@ static ssize_t mode_show(struct kobject *kobj, struct kobj_attribute *attr, char
 {
 	return sysfs_emit(buf, "%s\n", blocks_or_pages());
 }
+
 static struct kobj_attribute mode_attr = __ATTR_RO(mode);
 
 static ssize_t reason_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	return sysfs_emit(buf, REASON "\n", REASON_ARGS);
 }
+
 static struct kobj_attribute reason_attr = __ATTR_RO(reason);
 
 static struct attribute *mode_attrs[] = {

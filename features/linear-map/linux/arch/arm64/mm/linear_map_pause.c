@@ -135,18 +135,32 @@ static struct turns pause_turns = {
  * be the one that keeps a CPU from taking the interrupt; its caller has locks that others want,
  * as the allocator of BPF programs has. It waits when it returns to user space, where it has none.
  */
-#define TRIES		4
 #define RETRY_NS	(250 * NSEC_PER_MSEC)
+unsigned int linear_map_pause_tries = 4;
 
 /*
  * What calls while the kernel boots has nobody who would try again, and is not always prepared for
- * an error: there is a BUG_ON() if the first BPF program cannot be made. So CPUs have a minute
- * there. A machine whose CPUs never take an interrupt in time for a pause is of no use with
- * pauses, and what the log says then names the parameter that does without.
+ * an error: there is a BUG_ON() if the first BPF program cannot be made. So it is tried for a
+ * minute more, once for all. A machine whose CPUs never take an interrupt in time for a pause is
+ * of no use with pauses, and the log then names the parameter that does without.
  */
-#define BOOT_TRIES	(60 * NSEC_PER_SEC / RETRY_NS)
+#define BOOT_PATIENCE_NS	(60 * NSEC_PER_SEC)
+static bool is_booting = true;
 
-unsigned int linear_map_pause_tries = BOOT_TRIES;
+/* May who has no pause wait for one any longer? */
+static bool boot_is_patient(void)
+{
+	static u64 give_up_ns;
+
+	if (!is_booting)
+		return false;
+	if (!give_up_ns) {
+		give_up_ns = ktime_get_ns() + BOOT_PATIENCE_NS;
+		pr_warn("the boot waits until all CPUs can be paused: cpu_pause.wait_us= lets them take longer, arm64.linear_map=pages needs no pauses\n");
+	}
+
+	return ktime_get_ns() < give_up_ns;
+}
 
 /**
  * why_linear_map_cannot_pause() - can sizes be changed in pauses at all?
@@ -256,19 +270,20 @@ void linear_map_prepare_pauses(void)
 }
 
 /**
- * linear_map_require_all_cpus() - panic if a CPU runs the kernel that cannot be stopped
+ * linear_map_require_all_cpus() - panic if a CPU may run the kernel that cannot be stopped
  *
- * One that took longer to start than it was waited for may be one. It runs on the kernel's tables,
- * and takes no part in stop_machine(): see cpu_pause_lost_cpu(). Nor is there any pause then, so
- * that no module could be loaded, and where BPF is compiled the boot would end at the BUG_ON() of
- * its first program, which says nothing of CPUs.
+ * One that took longer to start than it was waited for may be one, or one that was refused and is
+ * not known to be off. It runs on the kernel's tables, and takes no part in stop_machine(): see
+ * cpu_pause_lost_cpu(). Nor is there any pause then, so that no module could be loaded, and where
+ * BPF is compiled the boot would end at the BUG_ON() of its first program, which says nothing of
+ * CPUs.
  *
  * Context: the boot CPU, before there is user space.
  */
 void __init linear_map_require_all_cpus(void)
 {
 	if (!cpu_pause_knows_all_cpus())
-		panic("linear map: a CPU has started too late, so that it cannot be stopped to change blocks; arm64.linear_map=pages needs none\n");
+		panic("linear map: a CPU started too late or is not known to be off, so blocks cannot be changed; arm64.linear_map=pages has no blocks\n");
 }
 
 /* Have one more entry exchanged. */
@@ -565,9 +580,8 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			 * as many tables again as that plan took.
 			 */
 			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
-		} else if (ret == -EBUSY && ++failed < tries) {
-			if (failed == TRIES)
-				pr_warn_once("the boot waits until all CPUs can be paused: cpu_pause.wait_us= lets them take longer, arm64.linear_map=pages needs no pauses\n");
+		} else if (ret == -EBUSY &&
+			   (++failed < tries || (privileged && boot_is_patient()))) {
 			cpu_pause_sleep(RETRY_NS);
 			ret = 0;
 		} else {
@@ -858,6 +872,7 @@ static const struct attribute_group pause_group = {
 	.attrs = pause_attrs,
 };
 
+/* The directory has been made, by device_initcall(). */
 static int __init init_sysfs(void)
 {
 	if (linear_map_by_access_flag && !linear_map_can_use_access_flag())
@@ -868,13 +883,12 @@ static int __init init_sysfs(void)
 
 	return linear_map_is_paused() ? sysfs_merge_group(mm_kobj, &pause_group) : 0;
 }
-/* After the directory is made. */
 late_initcall(init_sysfs);
 
 /* What is left of the boot can do without a split. */
 static int __init end_patience(void)
 {
-	linear_map_pause_tries = TRIES;
+	is_booting = false;
 
 	return 0;
 }
