@@ -354,7 +354,7 @@ def test_late_cpu_that_cannot_be_stopped_is_the_end_of_the_boot(
 def test_the_boot_waits_until_cpus_can_be_paused(machine):
     """Where BPF is compiled, its first program is made early, and the kernel is lost without it."""
     fail = "fail_cpu_pause=1,100,0,12"
-    guest = machine("checked-4k", cpu=LEVEL_0_CPU, smp=2, append=fail)
+    guest = machine(build="checked-4k", cpu=LEVEL_0_CPU, smp=2, append=fail)
     assert mode(guest).startswith(PAUSED)
     log = guest.check("dmesg")
     assert log.count("the boot waits until all CPUs can be paused") == 1
@@ -362,7 +362,7 @@ def test_the_boot_waits_until_cpus_can_be_paused(machine):
     [failed] = linear_map_counts(guest, "pauses_failed")
     assert failed >= 12
     guest.check("dmesg -c >/dev/null")
-    load_and_unload(guest)
+    guest.check(f"modprobe xts && {UNLOAD} xts")
     assert guest.warnings() == ""
 
 
