@@ -573,7 +573,7 @@ def pauses_failed(guest: Machine) -> int:
 
 
 @pytest.mark.usefixtures("fault_injection")
-def test_a_pause_that_cannot_be_had_fails_the_change(machine):
+def test_a_pause_that_cannot_be_had_fails_the_change(machine, built):
     """As memory for a table that cannot be had does, and nothing is left of it."""
     guest = machine(cpu=LEVEL_0_CPU, smp=2, append="arm64.linear_map_fold=0")
     before = direct_map(guest)
@@ -586,11 +586,14 @@ def test_a_pause_that_cannot_be_had_fails_the_change(machine):
     # over. A busy host has time for fewer tries.
     assert 12 <= failed <= 44 and failed % 4 == 0
     # BPF's allocator, whose lock all want, does not wait for what a user can keep from being had.
-    assert guest.check(f"{TESTS}/unprivileged filter") == str(ENOTSUPP)
-    assert pauses_failed(guest) == failed + 1
+    # Memory that it had for a program of the boot is enough for this one, too.
+    if not built(DEFAULT_BUILD).has("NET_PTP_CLASSIFY"):
+        assert guest.check(f"{TESTS}/unprivileged filter") == str(ENOTSUPP)
+        assert pauses_failed(guest) == failed + 1
+    failed = pauses_failed(guest)
     # Nine pauses fail, which is more than other callers wait for, and less than a module does.
     guest.check(f"echo 9 >{fail}/times; modprobe {MODULES[1]}")
-    assert pauses_failed(guest) == failed + 10
+    assert pauses_failed(guest) == failed + 9
     assert guest.check(f"{TESTS}/unprivileged filter") == "0"
     assert direct_map(guest) != before
     assert guest.warnings() == ""
