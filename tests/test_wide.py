@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from split import was_split
+from split import logged, was_split
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
@@ -13,7 +13,6 @@ from pagewright.host.run import run
 from pagewright.host.toolchain import NM
 from pagewright.kernel import build, recipes
 from pagewright.machine import klog
-from pagewright.machine.machine import Machine
 from pagewright.machine.options import DEFAULT_CPU, LISTED_CPU, UNLISTED_CPU
 
 pytestmark = pytest.mark.full
@@ -89,11 +88,6 @@ def test_compiled_by_clang_with_its_checks(machine, kunit_suites, cpu, append):
     passes(place, kunit_suites)
 
 
-def linear_map_said(place: Machine) -> list[str]:
-    """Return what the kernel has said that the linear map is made of, and why."""
-    return re.findall(r"linear map: ((?:blocks|pages) .*)", place.check("dmesg"))
-
-
 @pytest.mark.parametrize(
     ("cpu", "append", "said"),
     [
@@ -107,7 +101,7 @@ def test_a_real_time_kernel_sleeps_where_it_may(machine, kunit_suites, cpu, appe
     """Nearly all of its spin locks sleep, and lockdep knows which do not."""
     place = machine("rt-4k", cpu=cpu, smp=2, memory="4G", append=f"{KUNIT} {append}")
     assert "PREEMPT_RT" in place.check("cat /proc/version")
-    assert re.match(said, linear_map_said(place)[-1])
+    assert re.match(said, logged(place))
     place.check(f"modprobe xts && {UNLOAD} xts")
     passes(place, kunit_suites, said.startswith("blocks"))
 
@@ -174,7 +168,7 @@ def test_kernel_of_servers_from_uefi_and_acpi_on_two_nodes(machine, kunit_suites
 def test_isolated_cpus_are_not_paused(machine, cpu, append, said):
     """Which takes a kernel that isolates CPUs, as this one."""
     place = machine("server-4k", cpu=cpu, smp=4, memory="2G", append=append)
-    assert re.match(said, linear_map_said(place)[-1])
+    assert re.match(said, logged(place))
     # Linux 6.12 refuses, for its deadline scheduler, to take an isolated CPU off line.
     place.check(HOTPLUG.replace("cpu[1-9]", "cpu[23]"), timeout=300)
     if "are not paused" in said:

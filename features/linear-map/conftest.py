@@ -10,6 +10,7 @@ from typing import Any
 import leaves
 import pytest
 from leaf_sizes import LeafSizes, leaf_sizes
+from split import said
 from ways import WAYS, completed
 
 from pagewright.host import workspace
@@ -35,17 +36,17 @@ def _in_blocks(place: Machine, way: dict[str, Any], build: str) -> Machine:
     """
     if "linear-map" not in recipe(workspace.find(), build).features:
         return place
-    mode, reason = place.read(*(f"/sys/kernel/mm/linear_map/{name}" for name in ("mode", "reason")))
+    mode, reason = said(place)
     if mode == "pages" and place.fixed:
         pytest.skip("the place given by --lg-env does not have its linear map in blocks")
     if mode == "pages" and re.search("top level|real-time|cannot pause", reason):
         pytest.skip(f"{build} pauses no CPUs for its linear map: {reason}")
     assert mode == "blocks"
     if not place.fixed:
-        said = "split and folded back live: "
+        wanted = "split and folded back live: "
         if way != WAYS["live"]:
-            said = f"split and folded back in pauses: {way.get('append', '')}"
-        assert reason.startswith(said)
+            wanted = f"split and folded back in pauses: {way.get('append', '')}"
+        assert reason.startswith(wanted)
     return place
 
 

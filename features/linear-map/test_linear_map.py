@@ -13,6 +13,7 @@ import leaves
 import pytest
 from leaf_sizes import LeafSizes
 from settled import settled_leaves
+from split import logged, said
 from waiting import wait_until
 
 from pagewright.guest import programs
@@ -55,7 +56,6 @@ ACCESS_FLAG_CPU = "neoverse-n1"
 NO_ACCESS_FLAG_CPU = "cortex-a35"
 ACCESS_FLAGS = "arm64.linear_map=af"
 ONLY_PAUSES = f"{ACCESS_FLAGS}: not all CPUs set access flags; there are pauses alone"
-SAID = ("mode", "reason")
 PAUSED = "blocks (split and folded back in pauses"
 LACKING = "the boot CPU is not known"
 
@@ -67,11 +67,10 @@ unequal = pytest.mark.parametrize(("smp", "lacking"), [(4, "2"), (2, "1"), (8, "
 
 def mode(guest: Machine) -> str:
     """Return what the kernel last said of the linear map, which sysfs has, too."""
-    lines = re.findall(r"linear map: ((?:blocks|pages) .*)", guest.check("dmesg"))
-    assert lines, "the kernel said nothing of the linear map"
-    blocks_or_pages, reason = guest.read(*(f"/sys/kernel/mm/linear_map/{n}" for n in SAID))
-    assert re.fullmatch(rf"{blocks_or_pages} \({re.escape(reason)}(; MIDR_EL1 \w+)?\)", lines[-1])
-    return lines[-1]
+    line = logged(guest)
+    blocks_or_pages, reason = said(guest)
+    assert re.fullmatch(rf"{blocks_or_pages} \({re.escape(reason)}(; MIDR_EL1 \w+)?\)", line)
+    return line
 
 
 @pytest.fixture

@@ -13,6 +13,11 @@ from pagewright.host.workspace import Workspace
 _TAKEN_WHOLE = ("base/", "bench/", "features/", "packaging/debian/", "pagewright/")
 
 
+def is_cloned(space: Workspace) -> bool:
+    """Tell whether there is a repository of git around these sources."""
+    return (space.root / ".git").exists()
+
+
 def commit(space: Workspace) -> str:
     """Return the repository's commit, with a + if there are changes since.
 
@@ -21,7 +26,7 @@ def commit(space: Workspace) -> str:
     Raises:
         PagewrightError: they were, and git cannot tell.
     """
-    if not (space.root / ".git").exists():
+    if not is_cloned(space):
         return "none"
     status = ["git", "status", "--porcelain", "--untracked-files=normal"]
     name = run(["git", "rev-parse", "--short=12", "HEAD"], cwd=space.root).strip()
@@ -42,7 +47,7 @@ def last_commit(space: Workspace, *paths: str) -> tuple[str, int]:
     Raises:
         PagewrightError: they were, and git cannot tell.
     """
-    if not (space.root / ".git").exists():
+    if not is_cloned(space):
         return "none", 0
     # A user's configuration has no say in what this prints, unlike `git log`.
     last = ["git", "rev-list", "--max-count=1", "--timestamp", "HEAD", "--", *paths]

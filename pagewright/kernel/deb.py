@@ -21,7 +21,7 @@ from pagewright.host.errors import BuildError, HostError
 from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
-from pagewright.host.repository import last_commit
+from pagewright.host.repository import is_cloned, last_commit
 from pagewright.host.run import run
 from pagewright.host.scratch import scratch
 from pagewright.host.toolchain import libc_version
@@ -186,7 +186,7 @@ def _require_commit(space: Workspace) -> None:
     Raises:
         ProgramError: git says why, such as that the clone belongs to somebody else.
     """
-    if (space.root / ".git").exists():
+    if is_cloned(space):
         run(["git", "rev-parse", "HEAD"], cwd=space.root)
 
 

@@ -1,6 +1,8 @@
-"""Whether the linear map of a guest can be split."""
+"""What the linear map of a guest is made of, and whether it can be split."""
 
 from __future__ import annotations
+
+import re
 
 from pagewright.machine.machine import Machine
 
@@ -12,3 +14,16 @@ def was_split(guest: Machine) -> bool:
     """
     [results] = guest.read("/sys/kernel/debug/kunit/linear_map/results")
     return "the linear map is not split on this system" not in results
+
+
+def said(guest: Machine) -> tuple[str, str]:
+    """Return what the kernel says of the linear map in sysfs: blocks or pages, and why."""
+    mode, reason = guest.read(*(f"/sys/kernel/mm/linear_map/{name}" for name in ("mode", "reason")))
+    return mode, reason
+
+
+def logged(guest: Machine) -> str:
+    """Return what the kernel has said last of the linear map in its log, the reason in brackets."""
+    lines: list[str] = re.findall(r"linear map: ((?:blocks|pages) .*)", guest.check("dmesg"))
+    assert lines, "the kernel said nothing of the linear map"
+    return lines[-1]

@@ -197,8 +197,8 @@ def snapshot(machine: Machine, title: str = "", page: int | None = None) -> Snap
         # On a machine under load something is folded late, which one of the two does not see.
         if parse_direct_map(before) == parse_direct_map(meminfo):
             break
-    runs = parse(text, page)
-    return Snapshot(title, runs, parse_direct_map(meminfo), machine.meminfo()["MemTotal"] << 10)
+    total: int = TOOL.parse_numbers(meminfo)["MemTotal"]
+    return Snapshot(title, parse(text, page), parse_direct_map(meminfo), total)
 
 
 def _quiet(machine: Machine, mode: str) -> float:

@@ -141,6 +141,21 @@ static const char *__init why_no_pauses(void)
 	return NULL;
 }
 
+/* Why are blocks not split live, by the boot CPU and by what is asked for? */
+static const char *__init why_not_painted_live(const char *no_pauses)
+{
+	if (wanted_way == WAY_PAUSE)
+		return "arm64.linear_map=pause";
+	/* What cannot be split by access flags is left to a pause. */
+	if (wanted_way == WAY_AF)
+		return no_pauses ? "arm64.linear_map=af" :
+		       "arm64.linear_map=af, splits without one if they can be";
+	if (bbml2_noabort_disabled())
+		return "arm64.nobbml2";
+
+	return "the boot CPU is not known to have BBM level 2 without aborts";
+}
+
 /**
  * linear_map_choose_mode() - what is the linear map to be painted with?
  *
@@ -166,12 +181,7 @@ bool __init linear_map_choose_mode(void)
 		mode_reason = "BBM level 2 without aborts";
 	} else {
 		linear_map_mode = LINEAR_MAP_PAUSED;
-		mode_reason = wanted_way == WAY_PAUSE ? "arm64.linear_map=pause" :
-			      wanted_way == WAY_AF && no_pauses ? "arm64.linear_map=af" :
-			      wanted_way == WAY_AF ?
-			      "arm64.linear_map=af, splits without one if they can be" :
-			      bbml2_noabort_disabled() ? "arm64.nobbml2" :
-			      "the boot CPU is not known to have BBM level 2 without aborts";
+		mode_reason = why_not_painted_live(no_pauses);
 		no_pause_reason = no_pauses;
 		if (no_pauses)
 			linear_map_mode = LINEAR_MAP_PAGES;
@@ -266,26 +276,22 @@ static const char *__init why_not_live(void)
  */
 void __init linear_map_finalise(void)
 {
-	const char *why;
+	const char *why = linear_map_mode == LINEAR_MAP_LIVE ? why_not_live() : NULL;
 
-	if (linear_map_is_paused()) {
-		linear_map_require_all_cpus();
-		linear_map_prepare_pauses();
+	if (!why && !linear_map_is_paused())
+		return;
+
+	/* To repaint and to pause both take that all CPUs can be stopped. */
+	linear_map_require_all_cpus();
+	if (why) {
+		mode_reason = why;
+		is_repainted = true;
+		no_pause_reason = why_no_pauses();
+		linear_map_repaint(no_pause_reason);
+		pr_info("%s (" REASON ")\n", blocks_or_pages(), REASON_ARGS);
 	}
-	if (linear_map_mode != LINEAR_MAP_LIVE)
-		return;
-	why = why_not_live();
-	if (!why)
-		return;
-
-	mode_reason = why;
-	is_repainted = true;
-	no_pause_reason = why_no_pauses();
-	linear_map_repaint(no_pause_reason);
 	if (linear_map_is_paused())
 		linear_map_prepare_pauses();
-
-	pr_info("%s (" REASON ")\n", blocks_or_pages(), REASON_ARGS);
 }
 
 /* What of /sys/kernel/mm/linear_map there is always. */

@@ -189,12 +189,11 @@ static int __init __nocfi repaint_cpu(void *unused)
  * @with_pages: true if sizes of leaves cannot be changed any more, so that all of it is to be
  *		pages; else it loses its contiguous ranges
  *
- * Context: the boot CPU, process context, in LINEAR_MAP_LIVE; system capabilities are final,
- *	    there is no user space.
+ * Context: the boot CPU, process context, in LINEAR_MAP_LIVE, when it is known that all CPUs can be
+ *	    stopped; system capabilities are final, there is no user space.
  */
 void __init linear_map_repaint(bool with_pages)
 {
-	linear_map_require_all_cpus();
 	to_pages = with_pages;
 	if (to_pages)
 		allocate_tables();
