@@ -59,8 +59,19 @@ def test_stress(machine, kunit_suites, needs_symbol, smp, nmi):
     # With pseudo-NMIs a pause reaches CPUs whose interrupts are off.
     kunit_suites(place, ["cpu_pause"], must_run=BY_NMI if nmi and smp > 1 else ())
     assert ("Pseudo-NMIs enabled" in place.console()) == bool(nmi)
+    # The suite has one CPU not answer, unless there is no other.
+    late = re.search(r"cpu_pause: CPU\d+ does not take interrupts", place.console())
+    assert bool(late) == (smp > 1)
     assert place.warnings() == ""
     assert int(place.check(f"cat {SYSFS}/pauses")) > 0
+
+
+def test_others_run_between_pauses_whoever_asks(machine, kunit_suites):
+    """Instructions are the clock, so that CPUs come at once and an early pause is seen."""
+    case = "cpu_pause.what_is_left_is_done_in_further_pauses"
+    place = machine(smp=2, icount=True, append=f"kunit.enable=1 kunit.filter_glob={case}")
+    kunit_suites(place, ["cpu_pause"])
+    assert place.warnings() == ""
 
 
 # What firmware says of the timer: that the counter is to be read until two reads nearly agree, and
@@ -78,8 +89,9 @@ def test_time_in_a_pause_is_the_drivers(machine, kunit_suites, tmp_path, told):
 
     Counters of emulated processors are too fast for two reads to agree each time, so this one has
     a sixth of the rate. It has no erratum: that it is read as one asks is seen in the code alone.
+    There is one CPU, so that a pause is as long as what is done in it.
     """
-    options = {"smp": 4, "cpu": f"{LEVEL_0_CPU},cntfrq=10000000"}
+    options = {"smp": 1, "cpu": f"{LEVEL_0_CPU},cntfrq=10000000"}
     place, tree = machine(**options), tmp_path / "virt.dtb"
     tree.write_bytes(base64.b64decode(place.check("base64 /sys/firmware/fdt")))
     megahertz = re.search(r"running at ([0-9.]+)MHz", place.console())
@@ -491,15 +503,29 @@ def test_a_warning_in_a_pause_waits_for_no_console(machine):
 
 
 @pytest.mark.full
-def test_a_pause_does_not_keep_a_panic_that_began_before_it(machine):
-    """Whoever panics second is stopped by the first, whom it had paused."""
-    place = machine(smp=4, append=NMI, modules_from=["features/cpu-pause/slow_console.c"])
+def test_a_pause_does_not_keep_a_panic_that_began_before_it(machine, built, tmp_path):
+    """Whoever panics second is stopped by the first, whom it had paused.
+
+    Nothing is printed of the second any more, so a debugger tells that it came as far.
+    """
+    path = tmp_path / "gdb"
+    place = machine(
+        smp=4,
+        append=f"nokaslr {NMI}",
+        modules_from=["features/cpu-pause/slow_console.c"],
+        extra_args=virtual_cpus.arguments(path),
+    )
     crash = "/sys/kernel/debug/provoke-crash/DIRECT"
+    in_a_pause = link_address(built(recipes.DEFAULT_BUILD).vmlinux, "panic_paused")
+    assert in_a_pause
     place.check(f"insmod /{FOLDER}/slow_console.ko")
-    place.check(f"taskset -c 1 sh -c 'sleep 1; echo PANIC >{crash}' &")
+    place.check(f"taskset -c 1 sh -c 'sleep 2; echo PANIC >{crash}' &")
     has_begun = "until dmesg | grep -q 'entry PANIC'; do sleep 0.1; done"
+    place.check(f"({has_begun}; taskset -c 0 sh -c 'echo CPU_PAUSE_PANIC >{crash}') &")
+    with virtual_cpus.VirtualCpus(path) as host:
+        host.run_until(in_a_pause)
     with pytest.raises(PagewrightError):
-        place.check(f"{has_begun}; taskset -c 0 sh -c 'echo CPU_PAUSE_PANIC >{crash}'", timeout=20)
+        place.check("sleep 20", timeout=20)
     assert "Kernel panic - not syncing: dumptest" in place.console()
     # Only the first panic is told of.
     assert DEATHS["panic"] not in place.console()

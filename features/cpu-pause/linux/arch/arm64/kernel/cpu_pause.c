@@ -40,11 +40,14 @@
  * - A CPU may also be unable to take it for seconds, or for ever, for a reason that has
  *   nothing to do with the pause. All others would be stopped in vain again and again. So
  *   each sleep is twice as long as the one before, and after some tries the pause fails.
- *   The count of failed tries is common to all initiators: together they cannot stop the
- *   others more often than one could.
+ *   The count of failed tries is common to all initiators that sleep: together they cannot
+ *   stop the others more often than one could.
+ * - Work that takes several pauses leaves the others as much time after each of them. The
+ *   initiator keeps pause_sem for that time, so that no other initiator takes it from them.
  * - A caller that can do without the pause and holds locks that others wait for uses
  *   cpu_pause_try_unmapped(). It has one try and does not sleep. Only the first of its failures
- *   in a row is counted, so it does not use up the tries of callers that cannot do without.
+ *   in a row is counted, so it does not use up the tries of callers that cannot do without. It
+ *   waits longer each time before it asks again, as nobody does that for it.
  * - The initiator has its interrupts masked from the beginning: a handler could wait for
  *   a lock that a CPU holds which has stopped already.
  * - CPUs that come or go execute kernel code without being online, or cannot be
@@ -351,6 +354,9 @@ bool cpu_pause_died(void)
 	return died;
 }
 
+/* The CPU that the last try that failed has waited for, or -1. Written while pause_sem is held. */
+static int late_cpu = -1;
+
 /* Stop @others CPUs; false if not all stopped by the deadline. */
 static bool notrace stop_others(const struct cpumask *mask, unsigned int others, bool together,
 				u64 deadline)
@@ -369,8 +375,10 @@ static bool notrace stop_others(const struct cpumask *mask, unsigned int others,
 			continue;
 		/* Pairs with the release of the one that stops. */
 		while (smp_load_acquire(&stopped_for[cpu]) != seq) {
-			if (ticks() > deadline)
+			if (ticks() > deadline) {
+				WRITE_ONCE(late_cpu, cpu);
 				return false;
+			}
 			cpu_relax();
 		}
 	}
@@ -380,9 +388,40 @@ static bool notrace stop_others(const struct cpumask *mask, unsigned int others,
 
 NOKPROBE_SYMBOL(stop_others);
 
+/*
+ * Sleep, with a timer of this CPU's own. Others could be left to the CPU that cannot be
+ * interrupted, which looks busy, when this one becomes idle.
+ */
+static void sleep_until(u64 ns)
+{
+	ktime_t until = ns_to_ktime(ns);
+
+	while (ktime_get_ns() < ns) {
+		set_current_state(TASK_UNINTERRUPTIBLE);
+		schedule_hrtimeout_range(&until, NSEC_PER_MSEC, HRTIMER_MODE_ABS_PINNED);
+	}
+}
+
+/**
+ * cpu_pause_sleep() - sleep while some CPU may not be interrupted
+ * @ns: for how many nanoseconds; it may be a millisecond more
+ *
+ * For who asks for a pause again after it failed. The timers of msleep() and usleep_range() may be
+ * left to another CPU, when this one is idle or leaves its timers to others (nohz_full=). If that
+ * is the CPU that cannot be interrupted, such a sleep lasts as long as it cannot.
+ *
+ * Context: process context, may sleep.
+ */
+void cpu_pause_sleep(u64 ns)
+{
+	sleep_until(ktime_get_ns() + ns);
+}
+
 /* Count a pause, or an attempt at one. */
 static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 {
+	if (!stats)
+		return;
 	if (stopped)
 		stats->pauses++;
 	else
@@ -390,6 +429,9 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 	stats->longest_ns = max(stats->longest_ns, ns);
 	stats->total_ns += ns;
 }
+
+/* How long the last pause took, from when it was asked for. Written while pause_sem is held. */
+static u64 last_pause_ns;
 
 /*
  * Stop all others and call @fn, once; false if they did not stop in time. It must not be probed
@@ -445,7 +487,9 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 			all_stopped ? ticks_to_ns(released - arrived) : 0, !all_stopped);
 	count_pause(&pause_stats, ticks_to_ns(released - asked), all_stopped);
 	count_pause(stats, ticks_to_ns(released - asked), all_stopped);
-	if (!all_stopped)
+	if (all_stopped)
+		last_pause_ns = ticks_to_ns(released - asked);
+	else
 		last_failed_ns = ktime_get_ns();
 
 	return all_stopped;
@@ -500,6 +544,8 @@ static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
 			ticks_to_ns(work.released - work.arrived), false);
 	count_pause(&pause_stats, ticks_to_ns(work.released - asked), true);
 	count_pause(stats, ticks_to_ns(work.released - asked), true);
+	if (work.more)
+		cpu_pause_sleep(ticks_to_ns(work.released - asked));
 	mutex_unlock(&stop_machine_mutex);
 
 	return true;
@@ -539,9 +585,10 @@ static bool should_fail_pause(void)
 }
 #endif
 
-/* Pauses cannot be had now. */
-static int fail_pause(void)
+/* Pauses cannot be had now, as @late did not stop; or there was no turn, if that is -1. */
+static int fail_pause(int late)
 {
+	int half_way = READ_ONCE(transition_cpu);
 	static DEFINE_RATELIMIT_STATE(limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 
 	WRITE_ONCE(fail_until_ns, ktime_get_ns() + HOLD_OFF_NS);
@@ -549,9 +596,15 @@ static int fail_pause(void)
 	 * Whoever prints may have to take the console over, and to print what another CPU has left,
 	 * maybe the one that did not answer. This is no place for that: the callers hold locks.
 	 */
-	if (__ratelimit(&limit))
-		printk_deferred(KERN_WARNING
-				"cpu_pause: some CPU cannot be interrupted, or is half way on or off line\n");
+	if (!__ratelimit(&limit))
+		return -EBUSY;
+	if (late >= 0)
+		printk_deferred(KERN_WARNING "cpu_pause: CPU%d does not take interrupts\n", late);
+	else if (half_way >= 0)
+		printk_deferred(KERN_WARNING "cpu_pause: CPU%d is half way on or off line\n",
+				half_way);
+	else
+		printk_deferred(KERN_WARNING "cpu_pause: others have had all pauses\n");
 
 	return -EBUSY;
 }
@@ -592,7 +645,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 	int ret = -EAGAIN;
 
 	if (down_timeout(&pause_sem, TURN_TIMEOUT))
-		return fail_pause();
+		return fail_pause(-1);
 	lock_map_acquire(&pause_map);
 
 	if (!cpu_pause_knows_all_cpus()) {
@@ -605,12 +658,18 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 	if (try_pause(fn, arg, more, stats)) {
 		failed_tries = 0;
 		ret = 0;
+		/*
+		 * Asked at once, the others would stop again before they have run. So another
+		 * initiator waits for its turn until they have.
+		 */
+		if (*more)
+			cpu_pause_sleep(last_pause_ns);
 	} else if (++failed_tries < MAX_FAILED_TRIES) {
 		put_off_next_try(sleep_between_tries());
 	} else {
 		/* The next pause has one try, unless that comes so late that may_try() forgets. */
 		failed_tries = MAX_FAILED_TRIES - 1;
-		ret = fail_pause();
+		ret = fail_pause(late_cpu);
 	}
 unlock:
 	lock_map_release(&pause_map);
@@ -664,35 +723,6 @@ unlock:
 	return ret;
 }
 
-/*
- * Sleep, with a timer of this CPU's own. Others could be left to the CPU that cannot be
- * interrupted, which looks busy, when this one becomes idle.
- */
-static void sleep_until(u64 ns)
-{
-	ktime_t until = ns_to_ktime(ns);
-
-	while (ktime_get_ns() < ns) {
-		set_current_state(TASK_UNINTERRUPTIBLE);
-		schedule_hrtimeout_range(&until, NSEC_PER_MSEC, HRTIMER_MODE_ABS_PINNED);
-	}
-}
-
-/**
- * cpu_pause_sleep() - sleep while some CPU may not be interrupted
- * @ns: for how many nanoseconds; it may be a millisecond more
- *
- * For who asks for a pause again after it failed. The timers of msleep() and usleep_range() may be
- * left to another CPU, when this one is idle or leaves its timers to others (nohz_full=). If that
- * is the CPU that cannot be interrupted, such a sleep lasts as long as it cannot.
- *
- * Context: process context, may sleep.
- */
-void cpu_pause_sleep(u64 ns)
-{
-	sleep_until(ktime_get_ns() + ns);
-}
-
 /* One pause; or, if @may_stop, what may stand in for it. */
 static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats,
 		      bool may_stop)
@@ -716,24 +746,15 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	 * With a wait_us of a second this comes before MAX_FAILED_TRIES. Who asks next would have
 	 * the same CPUs stand still at once for the same that does not come.
 	 */
-	return ret == -EAGAIN ? fail_pause() : ret;
+	return ret == -EAGAIN ? fail_pause(READ_ONCE(late_cpu)) : ret;
 }
 
 /* May stop_machine() stand in for a pause, and may the caller sleep? */
 #define MAY_STOP	BIT(0)
 #define MAY_SLEEP	BIT(1)
 
-static void add_stats(struct cpu_pause_stats *stats, const struct cpu_pause_stats *more)
-{
-	stats->pauses += more->pauses;
-	stats->given_up += more->given_up;
-	stats->longest_ns = max(stats->longest_ns, more->longest_ns);
-	stats->total_ns += more->total_ns;
-}
-
 static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsigned int flags)
 {
-	struct cpu_pause_stats own = { };
 	bool more = true;
 	int ret = 0;
 
@@ -743,16 +764,10 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 
 	if (!arch_timer_get_rate() || !cpu_pause_knows_all_cpus())
 		ret = -EOPNOTSUPP;
-	while (more && !ret) {
-		/* Asked at once, the others would stop again before they have run. */
-		if (own.pauses && flags & MAY_SLEEP)
-			cpu_pause_sleep(own.longest_ns);
+	while (more && !ret)
 		ret = flags & MAY_SLEEP ?
-		      pause_once(fn, arg, &more, &own, flags & MAY_STOP) :
-		      try_now(fn, arg, &more, &own);
-	}
-	if (stats)
-		add_stats(stats, &own);
+		      pause_once(fn, arg, &more, stats, flags & MAY_STOP) :
+		      try_now(fn, arg, &more, stats);
 	if (ret)
 		atomic_long_inc(&pauses_failed);
 
@@ -765,8 +780,9 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  * @arg: handed to it
  * @stats: what this took is added to it; or NULL
  *
- * @fn is called until it returns false, each time in a pause of its own. Between two of them
- * all CPUs run for as long as the longest one took at least, and the caller sleeps.
+ * @fn is called until it returns false, each time in a pause of its own. After each of them but
+ * the last all CPUs run for as long as it took at least, whoever asks for the next, and the
+ * caller sleeps.
  *
  * A CPU that cannot be interrupted now is waited for, outside of any pause; but only for
  * about 0.25 s, or no time at all if that was waited in vain a moment ago. A CPU that is half
@@ -811,10 +827,11 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  * @stats: as of cpu_pause_run()
  *
  * For who holds locks that others wait for, and can do without the pause. @fn should leave nothing
- * to be done, for which the next pause would come at once. While a CPU comes or
- * goes, or another initiator waits for its pause, this fails at once; and if one try has failed,
- * until the next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be
- * tried again later, with the locks released in between.
+ * to be done, for which the next pause would come at once. While a CPU comes or goes, or another
+ * initiator has its turn or waits for it, this fails at once; and if one try has failed, until the
+ * next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be tried
+ * again later, with the locks released in between; and each time after a longer while than
+ * before, which is up to the caller, as those few milliseconds do not become more by such tries.
  *
  * Context: process context, interrupts enabled. Does not sleep, but waits for other CPUs with
  *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is
@@ -873,7 +890,7 @@ static int begin_transition(unsigned int cpu)
 	ret = down_timeout(&pause_sem, CPUHP_TIMEOUT);
 	if (ret)
 		return ret;
-	transition_cpu = cpu;
+	WRITE_ONCE(transition_cpu, cpu);
 	cpu_leaves = false;
 
 	return 0;
@@ -888,7 +905,7 @@ static void end_transition(unsigned int cpu)
 	if (transition_cpu != cpu)
 		return;
 
-	transition_cpu = -1;
+	WRITE_ONCE(transition_cpu, -1);
 	up(&pause_sem);
 }
 
