@@ -889,7 +889,8 @@ def test_pages_that_no_pause_can_be_had_for_are_tried_once(shared_machine, large
     """Each try waits for RCU, and for CPUs: one for each page of a pool would take minutes."""
     place = shared_machine(memory=pages.memory(8), smp=2, append=on("pause"))
     number, before = pages.at_most(256, 6), read(place, f"{HVO}/not_restored")
-    with assert_no_page_leaks(place, number * large.pause // 2):
+    # A page of every other hugepage.
+    with assert_no_page_leaks(place, number * pages.kib // 2):
         assert resize(place, large, number) == number
         # They are looked at before they are tried again.
         counts = place.check(
@@ -914,7 +915,8 @@ def test_surplus_pages_wait_for_a_pause(machine, large, pages):
     number, fail = pages.at_most(1000, 3), "/sys/kernel/debug/fail_cpu_pause"
     place.check(f"echo 0 >{fail}/verbose; echo -1 >{fail}/times")
     place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
-    with assert_no_page_leaks(place, number * large.pause // 2):
+    # A page of every other hugepage.
+    with assert_no_page_leaks(place, number * pages.kib // 2):
         # Long enough for no pause to be had.
         gather_for_long(place, pages)
         tried = read(place, f"{HVO}/not_restored")
@@ -1083,6 +1085,45 @@ def test_a_poisoned_surplus_page_is_freed_without_what_is_broken(machine, large,
     # A program gets as many as before.
     place.check(f"{PROGRAMS}/surplus -r {number}", timeout=60)
     assert flags_of(place, frame + 3) == POISONED
+    assert place.warnings() == ""
+
+
+# The note of which page is broken is the allocation that fails: others can wait.
+FAIL_ATOMIC_ALLOCATIONS = """
+cd /sys/kernel/debug/failslab
+echo Y >task-filter; echo Y >ignore-gfp-wait; echo 0 >verbose; echo -1 >times; echo 100 >probability
+"""
+
+
+@pytest.mark.usefixtures("fault_injection")
+@pytest.mark.parametrize("restored", ["at-once", "later"])
+def test_a_page_with_unknown_errors_is_in_no_pool_and_never_freed(machine, large, pages, restored):
+    """A hugetlb page that is in no pool has memory hotplug wait for it, and no signal ends that."""
+    fail = "/sys/kernel/debug/fail_cpu_pause"
+    place = machine(memory=pages.memory(3), smp=2, append=on("pause"))
+    place.check("echo 2 >/proc/sys/vm/nr_hugepages")
+    frame = int(place.check(f"{PROGRAMS}/surplus -f 1").splitlines()[0].removeprefix("frame="))
+    if restored == "later":
+        place.check(f"cd {fail}; echo 0 >verbose; echo -1 >times; echo 100 >probability")
+    address = (frame + 3) * (pages.kib << 10)
+    broken = f"echo {address:#x} >/sys/devices/system/memory/hard_offline_page"
+    place.check(
+        f"{FAIL_ATOMIC_ALLOCATIONS}"
+        f"sh -c 'echo 1 >/proc/self/make-it-fail; {broken}'; echo 0 >probability"
+    )
+    if restored == "later":
+        assert flags_of(place, frame) == HUGE | POISONED
+        # One page is surplus now. The worker fails once more, which does not cost the healthy one.
+        place.check("echo 1 >/proc/sys/vm/nr_hugepages")
+        assert place.read(f"{large.pool}/surplus_hugepages") == ["1"]
+        place.check(f"echo 1 >{fail}/times")
+    wait_until(lambda: flags_of(place, frame) == POISONED, 30)
+    # The other one is what the pool has now, and programs can use it.
+    assert place.read(f"{large.pool}/nr_hugepages") == ["1"]
+    place.check(f"{PROGRAMS}/surplus 1")
+    resize(place, large, 0)
+    # It is not one of the free pages. That the head alone is marked shows that the note has failed.
+    assert [flags_of(place, frame + page) for page in (0, 1, 3)] == [POISONED, 0, 0]
     assert place.warnings() == ""
 
 

@@ -36,7 +36,6 @@
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
 #include <linux/atomic.h>
-#include <linux/bootmem_info.h>
 #include <linux/init.h>
 #include <linux/jiffies.h>
 #include <linux/kobject.h>
@@ -178,20 +177,6 @@ static void add_change(struct batch *batch, pte_t *ptep, unsigned long addr, pte
 	changes->change[changes->nr++] = (struct vmemmap_change){ ptep, pte };
 	changes->start = min(changes->start, addr);
 	changes->end = max(changes->end, addr + PAGE_SIZE);
-}
-
-/*
- * A page of vmemmap comes from memblock or from the page allocator.
- */
-static void free_vmemmap_page(struct page *page)
-{
-	if (PageReserved(page)) {
-		memmap_boot_pages_add(-1);
-		free_bootmem_page(page);
-	} else {
-		memmap_pages_add(-1);
-		__free_page(page);
-	}
 }
 
 /*
@@ -814,17 +799,6 @@ unsigned long hugetlb_vmemmap_restore_delay(void)
 }
 
 /**
- * hugetlb_vmemmap_restore_pauses() - are CPUs paused to restore folios?
- *
- * Context: any.
- * Return: true if so. What a task has freed is left to the worker then, which gathers it.
- */
-bool hugetlb_vmemmap_restore_pauses(void)
-{
-	return vmemmap_change_pauses();
-}
-
-/**
  * hugetlb_vmemmap_may_restore_now() - may the worker restore what it has gathered for a task?
  *
  * A task that finds no memory can have the worker begin before its time, or else it waits
@@ -836,17 +810,6 @@ bool hugetlb_vmemmap_restore_pauses(void)
 bool hugetlb_vmemmap_may_restore_now(void)
 {
 	return !vmemmap_change_pauses() || __ratelimit(&task_pauses);
-}
-
-/**
- * hugetlb_vmemmap_can_restore() - is it worth while to try to restore folios?
- *
- * Context: any.
- * Return: false if CPUs have to be paused for that, and cannot be until one that is lost is back.
- */
-bool hugetlb_vmemmap_can_restore(void)
-{
-	return vmemmap_change_is_possible();
 }
 
 /* Switching it on */

@@ -52,7 +52,7 @@
 
 /* As the command line says, from the time at which that is parsed. */
 enum vmemmap_change_mode vmemmap_change_mode __ro_after_init = VMEMMAP_CHANGE_SEAMLESS;
-static const char *reason __ro_after_init = "not chosen yet";
+static const char *reason __ro_after_init;
 
 /* What pauses took; changes from several tasks may be added at a time, by cpu-pause. */
 static struct cpu_pause_stats pause_stats;
@@ -632,12 +632,8 @@ static int __init parse_mode(char *arg)
 }
 early_param("hugetlb_vmemmap", parse_mode);
 
-/**
- * vmemmap_explain_change_mode() - say how live entries are changed, and why
- *
- * Context: the boot CPU, process context; system capabilities are final.
- */
-void __init vmemmap_explain_change_mode(void)
+/* What the CPUs have in common is final before initcalls. */
+static int __init explain_mode(void)
 {
 	if (mode_asked_for)
 		reason = "asked for with hugetlb_vmemmap=";
@@ -649,9 +645,11 @@ void __init vmemmap_explain_change_mode(void)
 			 "the vmemmap consists of pages";
 
 	pr_info("vmemmap optimization %s (%s)\n",
-		vmemmap_change_mode == VMEMMAP_CHANGE_PAUSE ? "pauses CPUs" : "is seamless",
-		reason);
+		vmemmap_change_pauses() ? "pauses CPUs" : "is seamless", reason);
+
+	return 0;
 }
+core_initcall(explain_mode);
 
 /* What of /sys/kernel/mm/hugetlb_vmemmap is about how changes are made. */
 

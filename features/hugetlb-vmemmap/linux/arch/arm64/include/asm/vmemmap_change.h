@@ -74,10 +74,4 @@ bool vmemmap_split_pauses(unsigned long start, unsigned long end);
 bool vmemmap_is_shared(unsigned long start, unsigned long end);
 bool vmemmap_share_at_boot(unsigned long start, unsigned long end, int nid);
 
-#ifdef CONFIG_ARM64_HUGETLB_VMEMMAP
-void vmemmap_explain_change_mode(void);
-#else
-static inline void vmemmap_explain_change_mode(void) { }
-#endif
-
 #endif /* __ASM_VMEMMAP_CHANGE_H */
