@@ -117,6 +117,7 @@ def test_guest_kernel_boots_and_works(host, build, mode, local, guests_local):
 def test_torture_in_host_and_guest(host, report_ktap, build, mode):
     """All per-CPU operations in all contexts, in both at once."""
     place = host(build, mode)
+    assert place.warnings(klog.without_dying_cpus) == ""
     place.check(
         f"""
         rm -f /run/torture

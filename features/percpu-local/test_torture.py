@@ -53,8 +53,7 @@ FEW = "rounds=200 plugs=1 churns=1"
 LIBRARY = "features/percpu-local/linux/lib"
 MODULES = [f"{LIBRARY}/percpu_torture.c", f"{LIBRARY}/percpu_visitor.c"]
 
-# Loads and unloads the visitor until the torture ends, and says how often, and how it ended.
-TORTURE = """
+LOAD = f"""
 load() {{
     module=$1
     shift
@@ -64,13 +63,15 @@ load() {{
         modprobe $module "$@"
     fi
 }}
-# The kernel says of the first module that is not its own that it taints the kernel.
-load percpu_visitor && rmmod percpu_visitor || exit 1
+"""
+VISIT = "load percpu_visitor && rmmod percpu_visitor"
+# Loads and unloads the visitor until the torture ends, and says how often, and how it ended.
+TORTURE = f"""
 dmesg -c >/dev/null
-load percpu_torture {parameters} & torture=$!
+load percpu_torture PARAMETERS & torture=$!
 visits=0
 while kill -0 $torture 2>/dev/null; do
-    load percpu_visitor && rmmod percpu_visitor || exit 1
+    {VISIT} || exit 1
     visits=$((visits + 1))
 done
 wait $torture
@@ -91,8 +92,11 @@ def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> 
     if place.run("grep -qw percpu_local_install /proc/kallsyms").status == 0:
         is_off = "percpu_local_map=0" in place.read("/proc/cmdline")[0]
         assert is_on(place) != is_off
-    script = TORTURE.format(parameters=parameters, FOLDER=FOLDER)
-    ended = place.check(script, timeout=1800)
+    # The kernel says of the first module that is not its own that it taints the kernel.
+    place.check(LOAD + VISIT)
+    # What it has said until here is cleared.
+    assert place.warnings() == ""
+    ended = place.check(LOAD + TORTURE.replace("PARAMETERS", parameters), timeout=1800)
     said = place.check("dmesg")
     log = ktap.from_module(said, "percpu_torture")
     cases = ktap.parse(log, source.ensure(SPACE).path)
@@ -102,7 +106,10 @@ def torture(place: Machine, subtests: pytest.Subtests, parameters: str = "") -> 
     place.check("rmmod percpu_torture")
     assert place.warnings() == ""
     assert some_ran
-    return {case.name: case.outcome for case in cases}
+    outcomes = {case.name: case.outcome for case in cases}
+    preempts = "PREEMPT" in place.check("uname -v")
+    assert outcomes["tasks_are_preempted"] == ("pass" if preempts else "skip")
+    return outcomes
 
 
 def check_nmis(

@@ -122,15 +122,16 @@ def tcp(name: str, full: int) -> Workload:
     return Workload(f"TCP {name}", command.replace("SIZE", "1"), command, 0, full, MANY)
 
 
+# Those that only the first runs have come last: they leave memory otherwise than they found it.
 WORKLOADS = (
     stress("vm", "--vm CPUS --vm-ops SIZE --vm-bytes 16m", 0, 8000, MANY),
     stress("mmapfork", "--mmapfork 1 --mmapfork-ops SIZE", 0, 1, MANY),
+    tcp("requests", 4000),
+    tcp("stream", 400),
     stress("fork", "--fork CPUS --fork-ops SIZE", 100, 2000),
     Workload("create memcgs", "", f"{TESTS}/memcgs create SIZE", 1000, 10000),
     Workload("remove memcgs", "", f"{TESTS}/memcgs remove SIZE", 1000, 10000),
     Workload("compile in a memcg", COMPILE_SETUP, COMPILE, 0, 8),
-    tcp("requests", 4000),
-    tcp("stream", 400),
 )
 
 
@@ -243,7 +244,7 @@ PUBLISHED = tuple(
         ),
         ("stress-ng --vm", "8.5 % better", "stress-ng --vm", ""),
         ("stress-ng --mmapfork", "15 % better", "stress-ng --mmapfork", ""),
-        ("fork", "about 1 % slower, with a tiny address space", "stress-ng --fork", ""),
+        ("stress-ng --fork", "about 1 % slower, with a tiny address space", "stress-ng --fork", ""),
         ("creating 10000 memcgs", "no slower", "create memcgs", ""),
     )
 )

@@ -30,7 +30,10 @@
 #include <linux/idr.h>
 #include <linux/kasan.h>
 #include <linux/kcore.h>
+#include <linux/kobject.h>
 #include <linux/percpu-local.h>
+#include <linux/stdarg.h>
+#include <linux/sysfs.h>
 
 static struct percpu_local_space percpu_local_space __ro_after_init;
 static bool percpu_local_used __ro_after_init;
@@ -268,8 +271,8 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 	int group;
 
 	if (pcpu_chosen_fc != PCPU_FC_AUTO) {
-		pr_info("no local map: percpu_alloc=%s\n",
-			pcpu_fc_names[pcpu_chosen_fc]);
+		percpu_local_say("percpu_alloc=%s",
+				 pcpu_fc_names[pcpu_chosen_fc]);
 		return -ENODEV;
 	}
 
@@ -300,9 +303,9 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 		   KCORE_PERCPU);
 
 	/* No address, as that of the local region tells where the image is. */
-	pr_info("local map of %lu MiB/cpu, %lu KiB/cpu of tables\n",
-		percpu_local_space.size / SZ_1M,
-		percpu_local_space.tables / SZ_1K / ai->nr_groups);
+	percpu_local_say("%lu MiB/cpu, %lu KiB/cpu of tables",
+			 percpu_local_space.size / SZ_1M,
+			 percpu_local_space.tables / SZ_1K / ai->nr_groups);
 	pr_info("Mapped %zu pages/cpu s%zu r%zu d%zu u%zu, and locally\n",
 		ai->unit_size >> PAGE_SHIFT, ai->static_size, ai->reserved_size,
 		ai->dyn_size, ai->unit_size);
@@ -311,3 +314,57 @@ int __init percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 	pcpu_free_alloc_info(ai);
 	return 0;
 }
+
+/* What the log says of the local map stays in /sys/kernel/mm/percpu_local, for any user. */
+static char percpu_local_reason[96] __ro_after_init;
+
+/**
+ * percpu_local_say() - say whether there is a local map, and why or how large
+ * @fmt: the rest of the line, without a newline; for printf, as are the arguments after it
+ *
+ * Context: early boot, once, when it is decided.
+ */
+void __init percpu_local_say(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vscnprintf(percpu_local_reason, sizeof(percpu_local_reason), fmt, args);
+	va_end(args);
+	pr_info("%s%s\n", percpu_local_used ? "local map of " : "no local map: ",
+		percpu_local_reason);
+}
+
+static ssize_t percpu_local_mode_show(struct kobject *kobj,
+				      struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", percpu_local_used ? "local" : "classic");
+}
+
+static ssize_t percpu_local_reason_show(struct kobject *kobj,
+					struct kobj_attribute *attr, char *buf)
+{
+	return sysfs_emit(buf, "%s\n", percpu_local_reason);
+}
+
+static struct kobj_attribute percpu_local_mode_attr =
+	__ATTR(mode, 0444, percpu_local_mode_show, NULL);
+static struct kobj_attribute percpu_local_reason_attr =
+	__ATTR(reason, 0444, percpu_local_reason_show, NULL);
+
+static struct attribute *percpu_local_attrs[] = {
+	&percpu_local_mode_attr.attr,
+	&percpu_local_reason_attr.attr,
+	NULL
+};
+
+static const struct attribute_group percpu_local_group = {
+	.name = "percpu_local",
+	.attrs = percpu_local_attrs,
+};
+
+static int __init percpu_local_init_sysfs(void)
+{
+	return sysfs_create_group(mm_kobj, &percpu_local_group);
+}
+device_initcall(percpu_local_init_sysfs);

@@ -44,6 +44,7 @@ bool arch_percpu_local_contains(unsigned long addr);
 
 int percpu_local_first_chunk(size_t reserved_size, size_t dyn_size,
 			     pcpu_fc_cpu_to_node_fn_t cpu_to_nd_fn);
+__printf(1, 2) void percpu_local_say(const char *fmt, ...);
 
 #else
 

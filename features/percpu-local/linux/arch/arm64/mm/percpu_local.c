@@ -379,8 +379,8 @@ static int __init lay_out(unsigned int nr_units)
 	space.stride = space.size + PMD_SIZE;
 
 	if (space.size < PERCPU_LOCAL_MIN) {
-		pr_info("no local map: %u CPUs have room for %lu MiB each, and need %u MiB\n",
-			nr_units, space.size / SZ_1M, PERCPU_LOCAL_MIN / SZ_1M);
+		percpu_local_say("%u CPUs have room for %lu MiB each, and need %u MiB",
+				 nr_units, space.size / SZ_1M, PERCPU_LOCAL_MIN / SZ_1M);
 		return -ENOSPC;
 	}
 
@@ -390,7 +390,7 @@ static int __init lay_out(unsigned int nr_units)
 
 	/* KASLR leaves the image room for that, whatever the seed. */
 	if (space.local + space.size > PERCPU_AREAS_START) {
-		pr_info("no local map: the kernel image is too far up\n");
+		percpu_local_say("the kernel image is too far up");
 		return -ENOSPC;
 	}
 
@@ -418,7 +418,7 @@ int __init arch_percpu_local_init(struct percpu_local_space *result,
 	int err;
 
 	if (!wanted) {
-		pr_info("no local map: percpu_local_map=0\n");
+		percpu_local_say("percpu_local_map=0");
 		return -ENODEV;
 	}
 
@@ -446,7 +446,7 @@ no_memory:
 	 */
 	tables = NULL;
 	percpu_local_second_level = 0;
-	pr_warn("no local map: no memory for tables\n");
+	percpu_local_say("no memory for tables");
 	return -ENOMEM;
 }
 

@@ -70,6 +70,7 @@ static inline void percpu_local_protect(void) { }
  * not be alike in between.
  *
  * Context: boot, before memory is mapped.
+ * Return: true if so.
  */
 static inline bool percpu_local_without_contiguous(void)
 {
