@@ -571,6 +571,12 @@ def pauses_failed(guest: Machine) -> int:
     return int(guest.check("cat /sys/kernel/mm/linear_map/pauses_failed"))
 
 
+def attach_filter(guest: Machine, who: str = "filter") -> tuple[int, int]:
+    """Have a BPF program compiled; return the error, and how many milliseconds it took."""
+    error, elapsed_ms = guest.check(f"{TESTS}/unprivileged {who}").split()
+    return int(error), int(elapsed_ms)
+
+
 @pytest.mark.usefixtures("fault_injection")
 def test_a_pause_that_cannot_be_had_fails_the_change(machine, built):
     """As memory for a table that cannot be had does, and nothing is left of it."""
@@ -587,14 +593,33 @@ def test_a_pause_that_cannot_be_had_fails_the_change(machine, built):
     # BPF's allocator, whose lock all want, does not wait for what a user can keep from being had.
     # Memory that it had for a program of the boot is enough for this one, too.
     if not built(DEFAULT_BUILD).has("NET_PTP_CLASSIFY"):
-        assert guest.check(f"{TESTS}/unprivileged filter") == str(ENOTSUPP)
+        assert attach_filter(guest)[0] == ENOTSUPP
         assert pauses_failed(guest) == failed + 1
     failed = pauses_failed(guest)
     # Nine pauses fail, which is more than other callers wait for, and less than a module does.
     guest.check(f"echo 9 >{fail}/times; modprobe {MODULES[1]}")
     assert pauses_failed(guest) == failed + 9
-    assert guest.check(f"{TESTS}/unprivileged filter") == "0"
+    assert attach_filter(guest)[0] == 0
     assert direct_map(guest) != before
+    assert guest.warnings() == ""
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("fault_injection")
+def test_who_could_have_no_pause_waits_before_the_next(machine, built):
+    """Between tries, or without privileges after the only one. Instructions are the clock."""
+    if built(DEFAULT_BUILD).has("NET_PTP_CLASSIFY"):
+        pytest.skip("memory that BPF had for a program of the boot is enough for this one")
+    guest = machine(cpu=LEVEL_0_CPU, smp=2, icount=True, append="arm64.linear_map_fold=0")
+    fail = "/sys/kernel/debug/fail_cpu_pause"
+    guest.check(f"echo 100 >{fail}/probability; echo -1 >{fail}/times; echo 0 >{fail}/verbose")
+    for who, tries, sleeps in (("filter", 1, 1), ("root-filter", 4, 3)):
+        failed = pauses_failed(guest)
+        error, elapsed_ms = attach_filter(guest, who)
+        assert error == ENOTSUPP
+        assert pauses_failed(guest) == failed + tries
+        # The first tick has begun.
+        assert sleeps * 250 - 10 <= elapsed_ms < (sleeps + 1) * 250
     assert guest.warnings() == ""
 
 
@@ -702,6 +727,8 @@ def test_failures_of_long_ago_take_no_tries_away(machine):
     guest = machine(cpu=LEVEL_0_CPU, smp=2, append=append, icount=True)
     script = f"{TRIES_IN_VAIN} tries_in_vain; tries_in_vain; sleep 10; tries_in_vain"
     assert guest.check(script, timeout=200).split() == ["10", "4", "10"]
+    # So that whoever reads the log knows which one it was.
+    assert "cpu_pause: CPU1 does not take interrupts" in guest.console()
     assert guest.warnings() == ""
 
 

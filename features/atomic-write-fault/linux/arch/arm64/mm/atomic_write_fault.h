@@ -16,7 +16,6 @@
 #include <linux/ptrace.h>
 #include <linux/uaccess.h>
 
-#include <asm/asm-extable.h>
 #include <asm/insn-rmw.h>
 
 DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_key);
@@ -43,16 +42,15 @@ static __always_inline u32 arm64_user_insn(struct pt_regs *regs)
 	__le32 insn;
 
 	pagefault_disable();
-	uaccess_ttbr0_enable();
-	asm volatile("1:	ldtr	%w[insn], [%[pc]]\n"
-		     "2:\n"
-		     _ASM_EXTABLE_UACCESS_ERR_ZERO(1b, 2b, wzr, %w[insn])
-		     : [insn] "=r" (insn)
-		     : [pc] "r" (regs->pc));
-	uaccess_ttbr0_disable();
+	__raw_get_user(insn, (__le32 __user *)regs->pc, failed);
 	pagefault_enable();
 
 	return le32_to_cpu(insn);
+
+failed:
+	pagefault_enable();
+
+	return 0;
 }
 
 /* A user data fault that was reported as a read, in a VMA that can be written. */

@@ -165,8 +165,8 @@ bool bbml2_noabort_is_required(void)
 }
 
 /*
- * The capability's match. There is no sanitised ID register to ask for the system:
- * each CPU that is up left its own registers in cpu_data.
+ * The capability's match. The lists go by the part, which no sanitised register has for
+ * the whole system: each CPU that is up left its own registers in cpu_data.
  */
 bool has_bbml2_noabort(const struct arm64_cpu_capabilities *caps, int scope)
 {

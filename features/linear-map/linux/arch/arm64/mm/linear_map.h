@@ -5,7 +5,6 @@
 #ifndef __ARM64_MM_LINEAR_MAP_H
 #define __ARM64_MM_LINEAR_MAP_H
 
-#include <linux/kasan.h>
 #include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/mutex.h>
@@ -284,11 +283,6 @@ static inline void fold_later(unsigned long start, unsigned long end)
 {
 	if (linear_map_is_split() && __is_lm_address(start))
 		linear_map_fold_later(start, end);
-}
-
-static inline unsigned long untagged(unsigned long addr)
-{
-	return (unsigned long)kasan_reset_tag((void *)addr);
 }
 
 #endif /* __ARM64_MM_LINEAR_MAP_H */

@@ -35,7 +35,7 @@ bool linear_map_next_run(const void *what, unsigned int *position, struct addres
 		i++;
 	} while (i < part->end && page_to_pfn(pages[i]) == page_to_pfn(pages[first]) + i - first);
 
-	run->start = untagged((unsigned long)page_address(pages[first]));
+	run->start = __tag_reset((unsigned long)page_address(pages[first]));
 	run->end = run->start + (unsigned long)(i - first) * PAGE_SIZE;
 	*position = i - part->first;
 
@@ -60,7 +60,8 @@ bool linear_map_next_run(const void *what, unsigned int *position, struct addres
 int linear_map_change_area(const struct vm_struct *area, unsigned long start,
 			   unsigned long size, u64 set, u64 clear)
 {
-	unsigned int first = (untagged(start) - untagged((unsigned long)area->addr)) >> PAGE_SHIFT;
+	unsigned long begin = __tag_reset((unsigned long)area->addr);
+	unsigned int first = (__tag_reset(start) - begin) >> PAGE_SHIFT;
 	const struct area_part part = {
 		.area = area,
 		.first = first,

@@ -100,7 +100,7 @@ int linear_map_set_valid(unsigned long start, unsigned long size, bool valid)
 		.set = valid ? PTE_VALID : 0,
 		.clear = valid ? 0 : PTE_VALID,
 	};
-	unsigned long first = untagged(start);
+	unsigned long first = __tag_reset(start);
 	int ret = change_atomic(first, size, &change);
 
 	flush_tlb_kernel_range(first, first + size);
@@ -163,7 +163,7 @@ int change_kernel_range(unsigned long start, unsigned long end,
 int linear_map_change(unsigned long start, unsigned long size, u64 set, u64 clear)
 {
 	const struct desc_change change = { .set = set, .clear = clear };
-	unsigned long first = untagged(start);
+	unsigned long first = __tag_reset(start);
 	int ret;
 
 	if (!linear_map_is_split())
@@ -210,7 +210,7 @@ bool linear_map_is_valid(unsigned long addr)
 	 * is freed after a grace period.
 	 */
 	rcu_read_lock();
-	valid = find_kernel_leaf(untagged(addr), &leaf) && (leaf.desc & PTE_VALID);
+	valid = find_kernel_leaf(__tag_reset(addr), &leaf) && (leaf.desc & PTE_VALID);
 	rcu_read_unlock();
 
 	return valid;

@@ -10,16 +10,11 @@
 #include <linux/memory_hotplug.h>
 #include <linux/mm.h>
 
+#include <asm/kernel-pgtable.h>
 #include <asm/linear_map.h>
 #include <asm/pgalloc.h>
 
 #include "linear_map.h"
-
-/* How many tables, each of which spans so many bytes, does a range touch? */
-static unsigned long spans(unsigned long start, u64 size, unsigned long bytes)
-{
-	return ((start + size - 1) / bytes) - start / bytes + 1;
-}
 
 /**
  * linear_map_prepare_add() - allocate the tables that new memory may need
@@ -31,12 +26,13 @@ static unsigned long spans(unsigned long start, u64 size, unsigned long bytes)
  */
 int linear_map_prepare_add(u64 start, u64 size)
 {
-	unsigned long addr = __phys_to_virt(start);
-	unsigned long nr = spans(addr, size, PUD_SIZE) + spans(addr, size, P4D_SIZE) +
-			   spans(addr, size, PGDIR_SIZE);
+	unsigned long addr = __phys_to_virt(start), end = addr + size;
+	unsigned long nr = SPAN_NR_ENTRIES(addr, end, PUD_SHIFT) +
+			   SPAN_NR_ENTRIES(addr, end, P4D_SHIFT) +
+			   SPAN_NR_ENTRIES(addr, end, PGDIR_SHIFT);
 
 	/* In blocks, tables of pages are needed at most at the two ends. */
-	nr += linear_map_in_pages() ? spans(addr, size, PMD_SIZE) : 2;
+	nr += linear_map_in_pages() ? SPAN_NR_ENTRIES(addr, end, PMD_SHIFT) : 2;
 
 	return alloc_spare_tables(nr);
 }

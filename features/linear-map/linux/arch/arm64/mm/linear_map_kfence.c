@@ -55,7 +55,7 @@ int split_into_pages(unsigned long start, unsigned long end)
  */
 bool arch_kfence_init_pool(void)
 {
-	unsigned long start = untagged((unsigned long)__kfence_pool);
+	unsigned long start = __tag_reset((unsigned long)__kfence_pool);
 	unsigned long end = start + KFENCE_POOL_SIZE;
 	int ret;
 

@@ -1210,26 +1210,38 @@ static void *map_area(struct kunit *test, struct page *first, unsigned int nr)
 	return area;
 }
 
-/* Memory that vfree() gives back: one page of it was protected, the others never were. */
+/* Memory that vfree() gives back: none of it was protected, or one page and no other. */
 static void vfree_splits_nothing(struct kunit *test)
 {
 	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
-	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES];
+	unsigned int before[NR_LEAF_SIZES], after[NR_LEAF_SIZES], nr;
 	unsigned long *events, split, middle = region->start + PMD_SIZE / 2;
+	/* Not in the contiguous ranges that the ends of the area are in the middle of. */
+	unsigned long page = middle + 2 * CONT_PTE_SIZE;
 	void *area;
 
 	events = kunit_kcalloc(test, NR_VM_EVENT_ITEMS, sizeof(*events), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, events);
-	/* In the middle of blocks. */
-	area = map_area(test, virt_to_page((void *)middle) + 1, 4 * CONT_PTES);
 
-	histogram(test, region, before);
-	split = splits(events);
-	vfree(area);
-	KUNIT_EXPECT_EQ(test, splits(events), split);
-	histogram(test, region, after);
-	KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
-	KUNIT_EXPECT_EQ(test, hardware_pa(middle), __virt_to_phys(middle));
+	for (nr = 0; nr <= 1; nr++) {
+		/* In the middle of blocks. */
+		area = map_area(test, virt_to_page((void *)middle) + 1, 4 * CONT_PTES);
+		if (nr) {
+			KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_RDONLY,
+								PTE_WRITE), 0);
+			flush_tlb_kernel_range(page, page + PAGE_SIZE);
+			KUNIT_EXPECT_FALSE(test, can_write((void *)page));
+		}
+
+		histogram(test, region, before);
+		split = splits(events);
+		vfree(area);
+		KUNIT_EXPECT_EQ(test, splits(events), split);
+		histogram(test, region, after);
+		KUNIT_EXPECT_MEMEQ(test, before, after, sizeof(before));
+		KUNIT_EXPECT_EQ(test, hardware_pa(middle), __virt_to_phys(middle));
+		KUNIT_EXPECT_TRUE(test, can_write((void *)page));
+	}
 }
 
 /* Read-only pages among others are the only ones that vfree() has to change back. */
