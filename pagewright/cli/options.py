@@ -83,7 +83,26 @@ Overlay = Annotated[
         help="lay the files of DIR over the guest's root",
     ),
 ]
-Timeout = Annotated[float, typer.Option(metavar="S", help="seconds until the guest counts as hung")]
+
+
+# A boot is waited for in whole seconds, and the kernel waits for no more milliseconds than 31 bits.
+_LONGEST_TIMEOUT = 10**6
+
+
+def _seconds(timeout: float) -> float:
+    """Refuse a time that nobody can wait for; what is no number is none either."""
+    if not 1 <= timeout <= _LONGEST_TIMEOUT:
+        raise PagewrightError(
+            f"--timeout {timeout:g} is no time to wait",
+            f"give it seconds, from 1 to {_LONGEST_TIMEOUT}",
+        )
+    return timeout
+
+
+Timeout = Annotated[
+    float,
+    typer.Option(metavar="S", callback=_seconds, help="seconds until the guest counts as hung"),
+]
 
 
 def check_place(file: Path) -> None:

@@ -111,13 +111,15 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
         DiskFullError: there is no space for it.
     """
     chosen = recipe(space, name)
-    # Unpatched kernels are made of the source in the cache.
-    for folder, todo in (
-        (space.root, "move the clone to a path without spaces"),
-        (space.cache, "set XDG_CACHE_HOME to a path without spaces"),
+    # Unpatched kernels are made of the source in the cache. The guest's root is in the clone, and
+    # QEMU is told of it in a list with commas.
+    for folder, unfit, program, todo in (
+        (space.root, r"[\s:]", "kbuild", "move the clone to a path without spaces and colons"),
+        (space.root, ",", "QEMU", "move the clone to a path without commas"),
+        (space.cache, r"[\s:]", "kbuild", "set XDG_CACHE_HOME to a path without spaces and colons"),
     ):
-        if re.search(r"[\s:]", str(folder)):
-            raise BuildError(f"kbuild cannot work below {folder}", todo)
+        if re.search(unfit, str(folder)):
+            raise BuildError(f"{program} cannot work below {folder}", todo)
     if chosen.clang:
         _require_clang(name)
     build = assembled(space, chosen)

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from pagewright.host.errors import HostError
+from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.run import run
 from pagewright.host.workspace import of_user
@@ -17,6 +18,9 @@ from pagewright.host.workspace import of_user
 VARIABLE = "PAGEWRIGHT_MODULE_KEY"
 # In a build's folder: where configurations that sign look for it (package.config).
 PLACE = "certs/pagewright.pem"
+# In a build's folder: the certificate that kbuild has taken of the key, and the digest of that key.
+CERTIFICATE = "certs/signing_key.x509"
+KEY_STAMP = ".key"
 _WANTED = f'CONFIG_MODULE_SIG_KEY="{PLACE}"'
 
 _REQUEST = """\
@@ -64,12 +68,16 @@ def place(out: Path) -> None:
     if _WANTED not in (out / ".config").read_text().splitlines():
         return
     there, wanted = out / PLACE, key().resolve()
-    # kbuild compares times, which are those of the key itself.
-    if there.is_symlink() and there.readlink() == wanted:
-        return
-    there.parent.mkdir(exist_ok=True)
-    there.unlink(missing_ok=True)
-    there.symlink_to(wanted)
+    if not (there.is_symlink() and there.readlink() == wanted):
+        there.parent.mkdir(exist_ok=True)
+        there.unlink(missing_ok=True)
+        there.symlink_to(wanted)
+    # kbuild compares times, which are those of the key itself. It would keep the certificate of
+    # another key if this one is older, and no module could be signed.
+    stamp, of_key = out / KEY_STAMP, digest(wanted)
+    if not stamp.exists() or stamp.read_text() != of_key:
+        (out / CERTIFICATE).unlink(missing_ok=True)
+        stamp.write_text(of_key)
 
 
 def _make(file: Path) -> None:

@@ -195,7 +195,12 @@ def in_bytes(size: str) -> int:
     """
     shifts = {"K": 10, "M": 20, "G": 30, "T": 40}
     shift = shifts.get(size[-1:].upper())
+    wrong = MachineError(f"{size!r} is no size of memory", "write it as 512M or 1G")
     try:
-        return int(float(size) * 2**20) if shift is None else int(float(size[:-1]) * 2**shift)
-    except ValueError as error:
-        raise MachineError(f"{size!r} is no size of memory", "write it as 512M or 1G") from error
+        number = int(float(size) * 2**20) if shift is None else int(float(size[:-1]) * 2**shift)
+    except (ValueError, OverflowError) as error:
+        raise wrong from error
+    # No kernel of arm64 boots with less.
+    if number < 2**20:
+        raise wrong
+    return number

@@ -15,6 +15,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,7 +70,8 @@ class Part:
         name: as on the command line.
         options: fields of MachineOptions, the same for all sides; a side's own kernel
             parameters are added to theirs.
-        works: what to run.
+        works: what to run, in this order. Those that late runs leave out come last, so that in
+            all runs the same has happened before each of the others.
         sides: what is compared. If a part has none, the command chooses them: `bench` compares
             base-4k with patched-4k, `demo` compares patched-4k with all features off and on.
             Sides of different parts that have the same label are the same side.
@@ -83,6 +85,15 @@ class Part:
     sides: Sequence[Side] = ()
     also: Sequence[Side] = ()
     runs: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse an order of works in which a late run would not have before a work what it had."""
+        for work, later in pairwise(self.works):
+            if work.runs and (not later.runs or later.runs > work.runs):
+                raise ValueError(
+                    f"part {self.name}: {work.name} is left out of more runs than {later.name}, "
+                    "which comes later: put it last"
+                )
 
     def works_of(self, run: int) -> list[Work]:
         """Return what is executed in a run; the first one has number 1."""
