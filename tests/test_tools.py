@@ -334,55 +334,27 @@ def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
     value = status(root)
     assert value["exit_status"] == 4
     assert {feature["state"] for feature in value["features"]} == {"absent"}
-    # Without a configuration nothing but the log tells of percpu-local.
+    # None of them shows in the log alone.
     value = status(without_log(root))
-    assert value["exit_status"] == 3
-    states = {name: feature["state"] for name, feature in by_name(value).items()}
-    assert states.pop("percpu-local") == "unknown"
-    assert set(states.values()) == {"absent"}
-
-
-PERCPU_LOCAL_ALONE = "CONFIG_ARM64_4K_PAGES=y\nCONFIG_ARM64_PERCPU_LOCAL_MAP=y\n"
-
-
-def test_percpu_local_alone_is_not_absent_for_who_may_not_read_the_log(tree, status):
-    """No other feature is in that kernel, and percpu-local has no counter."""
-    config = {"/boot/config-6.12.117": PERCPU_LOCAL_ALONE}
-    value = status(without_log(tree("unpatched", config)))
-    percpu_local = by_name(value)["percpu-local"]
-    assert (percpu_local["state"], percpu_local["certain"]) == ("on", False)
-    assert value["exit_status"] == 3
-    off = config | cmdline("percpu_local_map=0")
-    percpu_local = by_name(status(without_log(tree("unpatched", off))))["percpu-local"]
-    assert (percpu_local["state"], percpu_local["certain"]) == ("off", False)
+    assert value["exit_status"] == 4
+    assert {feature["state"] for feature in value["features"]} == {"absent"}
 
 
 def test_a_configuration_whose_date_has_changed_is_read(tree, status, here):
     """A chmod, a copy or a reinstallation does that, and at each boot a root that is in RAM."""
     changes = {"/proc/stat": "cpu 1 2\nbtime 1000000\n", "/dev/kmsg": "6,9000,9,-;eth0: up\n"}
-    percpu_local = by_name(status(tree("all-on", changes)))["percpu-local"]
-    assert (percpu_local["state"], percpu_local["certain"]) == ("on", False)
+    value = status(tree("all-on", UNCOUNTED | changes))
+    assert value["machine"]["preemption"]["model"] == "voluntary"
 
 
-def test_who_reads_a_log_that_has_lost_its_start_is_not_only_sent_to_root(tree, status):
-    """It may be root."""
-    changes = {"/boot/config-6.12.117": None, "/dev/kmsg": "6,9000,9,-;eth0: up\n"}
-    percpu_local = by_name(status(tree("all-on", changes)))["percpu-local"]
-    assert percpu_local["state"] == "unknown"
-    assert percpu_local["changes"] == ["Run this command as root, or soon after a boot."]
-
-
-def test_percpu_local_is_absent_where_the_log_or_the_configuration_says_so(tree, status):
-    """The log does so if it goes back to the start of the kernel, and nothing contradicts it."""
-    lost = {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}
-    for changes in ({}, lost):
-        percpu_local = by_name(status(tree("unpatched", changes)))["percpu-local"]
+@pytest.mark.parametrize("line", [True, False], ids=["whole", "lost"])
+def test_percpu_local_is_absent_where_its_folder_is_not_there(tree, status, line):
+    """Whatever a log says: that of another boot may lie beside a copy of /sys."""
+    said = "6,27,0,-;percpu: local map of 1024 MiB/cpu, 28 KiB/cpu of tables\n"
+    log = {"/dev/kmsg": f"{'5,1,0,-;Linux version 6.12.117' if line else ''}\n{said}"}
+    for config in ({}, {"/boot/config-6.12.117": None}):
+        percpu_local = by_name(status(tree("unpatched", log | config)))["percpu-local"]
         assert (percpu_local["state"], percpu_local["certain"]) == ("absent", True)
-    config = {"/boot/config-6.12.117": PERCPU_LOCAL_ALONE}
-    whole = by_name(status(tree("unpatched", config)))["percpu-local"]
-    assert (whole["state"], whole["certain"]) == ("unknown", False)
-    assert "the kernel's log" in whole["why"]
-    assert by_name(status(tree("unpatched", config | lost)))["percpu-local"]["state"] == "on"
 
 
 def test_status_of_another_architecture(tree, status, call):
@@ -441,7 +413,7 @@ def test_a_feature_is_not_absent_because_sys_kernel_is_hidden(tree, status, call
     assert value["exit_status"] == 3
     exported = call(root, "export")[1]
     for name, feature in by_name(value).items():
-        hidden = name in ("hugetlb-vmemmap", "cpu-pause")
+        hidden = name in ("hugetlb-vmemmap", "cpu-pause", "percpu-local")
         assert (feature["state"] == "unknown") == hidden
         assert feature["state"] == "unknown" or feature["state"] == "on"
         assert feature["certain"] != hidden
@@ -494,25 +466,129 @@ OFF_BY_PARAMETER = {
         "percpu: no local map: percpu_local_map=0",
     ),
 }
+# Everybody may read what these say in files.
+IN_FILES = ("linear-map", "percpu-local")
 
 
-def test_each_reason_why_there_is_no_local_map_says_what_to_do(tree, status):
-    """They come from the kernel's own source."""
-    code = "\n".join(
+# A kernel that has percpu-local, and does not count preemption.
+UNCOUNTED = {
+    "/proc/version": "Linux version 6.12.117 (a@b) #1 SMP Debian 6.12.117-1\n",
+    "/boot/config-6.12.117": "CONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_ARM64_PERCPU_LOCAL_MAP=y\n",
+}
+
+
+def local_map_says(mode: str, reason: str) -> dict[str, str | None]:
+    """Change what a machine's kernel says of the local map."""
+    return {f"{tool._PERCPU_LOCAL}/{n}": f"{t}\n" for n, t in (("mode", mode), ("reason", reason))}
+
+
+def code_of_percpu_local() -> str:
+    """Return what decides whether there is a local map, and says so."""
+    return "\n".join(
         file.read_text()
         for folder in ("arch/arm64/mm", "mm")
         for file in (SPACE.root / "features/percpu-local/linux" / folder).glob("percpu*local.c")
     )
-    texts = re.findall(r'"no local map: (.*?)\\n"', code)
-    assert len(texts) == 5
-    for text in texts:
-        reason = re.sub("%l?u", "7", text.replace("%s", "page"))
-        line = f"percpu: no local map: {reason}"
-        local = by_name(status(tree("all-on", logged("percpu: local map", line))))["percpu-local"]
+
+
+def reasons_for_and_against_a_local_map() -> list[str]:
+    """Return what follows in the kernel's log, with numbers and words in it; the first is for."""
+    texts = re.findall(r'percpu_local_say\("([^"]+)"', code_of_percpu_local())
+    reasons = [re.sub("%l?u", "7", text.replace("%s", "page")) for text in texts]
+    return sorted(reasons, key=lambda reason: "of tables" not in reason)
+
+
+# What the page on status has of them.
+NO_LOCAL_MAP = (
+    "percpu_local_map=0",
+    "percpu_alloc=",
+    "address space is too small for so many CPUs",
+    "no memory for tables",
+)
+
+
+def test_each_reason_why_there_is_no_local_map_says_what_to_do(tree, status):
+    """They come from the kernel's own source."""
+    _, *reasons = reasons_for_and_against_a_local_map()
+    assert len(reasons) == 5
+    for reason in reasons:
+        says = local_map_says("classic", reason)
+        local = by_name(status(tree("all-on", says)))["percpu-local"]
+        assert (local["state"], local["certain"]) == ("off", True)
         assert reason in local["why"]
         # This one is there in case the layout of the address space is wrong.
         never = reason == "the kernel image is too far up"
         assert (local["changes"] == ["See the kernel's log."]) == never
+        assert never or any(words in local["why"] for words in NO_LOCAL_MAP)
+        uncounted = by_name(status(tree("all-on", UNCOUNTED | says)))["percpu-local"]
+        assert reason in uncounted["why"]
+        assert "may stay off" in uncounted["why"]
+        assert uncounted["changes"] == []
+
+
+def test_what_a_local_map_costs_is_what_the_kernel_says(tree, status):
+    reason, *_ = reasons_for_and_against_a_local_map()
+    assert reason == "7 MiB/cpu, 7 KiB/cpu of tables"
+    local = by_name(status(tree("all-on", local_map_says("local", reason))))["percpu-local"]
+    assert (local["state"], local["certain"]) == ("on", True)
+    assert local["figures"] == {"page_tables": 4 * 7 << 10}
+
+
+def test_the_files_of_the_local_map_are_the_kernels():
+    code = code_of_percpu_local()
+    assert re.findall(r"__ATTR\((\w+), 0444,", code) == ["mode", "reason"]
+    assert 'percpu_local_used ? "local" : "classic"' in code
+    [base] = re.findall(r'struct attribute_group \w+ = \{\n\t\.name = "(\w+)"', code)
+    assert f"/sys/kernel/mm/{base}" == tool._PERCPU_LOCAL
+
+
+@pytest.mark.parametrize("parameter", ["percpu_local_map=0", "percpu_alloc=page"])
+def test_who_has_followed_the_advice_to_do_without_a_local_map_is_not_told_the_contrary(
+    tree, status, parameter
+):
+    [change] = by_name(status(tree("all-on", UNCOUNTED)))["percpu-local"]["changes"]
+    assert "Boot with percpu_local_map=0" in change
+    root = tree("all-on", UNCOUNTED | local_map_says("classic", parameter))
+    local = by_name(status(root))["percpu-local"]
+    assert (local["state"], local["certain"]) == ("off", True)
+    assert parameter in local["why"]
+    assert local["changes"] == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [("local", ""), ("", "percpu_local_map=0"), ("remote", "percpu_local_map=0"), ("", "")],
+)
+@pytest.mark.parametrize("config", [True, False], ids=["config", "no-config"])
+def test_files_that_do_not_say_whether_there_is_a_local_map_are_not_believed(
+    tree, status, call, mode, reason, config
+):
+    """A sandbox may hide them, or somebody may have made the tree. No log takes their place."""
+    changes = local_map_says(mode, reason) | cmdline("percpu_local_map=0")
+    root = tree("all-on", changes | ({} if config else {"/boot/config-6.12.117": None}))
+    value = status(root)
+    assert value["exit_status"] == 3
+    percpu_local = by_name(value)["percpu-local"]
+    assert (percpu_local["state"], percpu_local["certain"]) == ("unknown", False)
+    assert "/sys/kernel/mm/percpu_local" in percpu_local["why"]
+    assert "where /sys is mounted" in percpu_local["changes"][0]
+    assert percpu_local["figures"] == {}
+    labels = 'feature="percpu-local",mode=""'
+    assert f"pagewright_feature_on{{{labels}}} NaN\n" in call(root, "export")[1]
+
+
+@pytest.mark.parametrize("how", ["empty", "file", "unreadable"])
+def test_percpu_local_is_not_absent_because_its_files_are_hidden(tree, status, how):
+    root = tree("all-on", {"/boot/config-6.12.117": None})
+    folder = root / "sys" / "kernel" / "mm" / "percpu_local"
+    for file in folder.iterdir():
+        file.unlink()
+        if how == "unreadable":
+            file.mkdir()
+    if how == "file":
+        folder.rmdir()
+        folder.touch()
+    assert by_name(status(root))["percpu-local"]["state"] == "unknown"
 
 
 @pytest.mark.parametrize("name", OFF_BY_PARAMETER)
@@ -522,13 +598,14 @@ def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log)
     changes = cmdline(parameter) | logged(pattern, line)
     if name == "linear-map":
         changes |= linear_map_says("pages", parameter, parameter)
+    elif name == "percpu-local":
+        changes |= local_map_says("classic", parameter)
     root = tree("all-on", changes)
     found = by_name(status(root if with_log else without_log(root)))
     assert found[name]["state"] == "off"
     assert parameter in found[name]["why"]
     assert parameter in found[name]["changes"][0]
-    # Everybody may read the files of linear-map.
-    assert found[name]["certain"] == (with_log or name == "linear-map")
+    assert found[name]["certain"] == (with_log or name in IN_FILES)
     others = {key for key, feature in found.items() if feature["state"] != "on"}
     assert others == {name}
 
@@ -614,7 +691,7 @@ def test_the_configuration_says_what_the_default_of_rodata_is(
     assert found['pagewright_feature_on{feature="linear-map",mode="blocks"}'] == full
     assert bool(found["pagewright_linear_map_saved_bytes"]) == full
     advised = advice(call, make("unpatched"))["linear-map"]
-    assert (advised["gain"], bool(advised["bytes"])) == ("much" if full else "some", full)
+    assert bool(advised["bytes"]) == full
     if not full:
         named = parameter if parameter == "rodata=off" else symbol
         assert named in linear_map["why"]
@@ -837,6 +914,13 @@ PAGES = {
         ["debug_pagealloc=on"],
         ["Remove debug_pagealloc=on "],
     ),
+    "debug-built-in": (
+        "debug_pagealloc=on",
+        "",
+        LISTED,
+        ["built with CONFIG_DEBUG_PAGEALLOC_ENABLE_DEFAULT"],
+        ["Boot with debug_pagealloc=off"],
+    ),
     "of-another-kernel": (
         "the moon is full",
         "",
@@ -1020,6 +1104,14 @@ def test_a_parameter_whose_removal_would_not_bring_blocks_is_not_all_to_change(
     assert f"without {LIVE_ONLY}" in linear_map["changes"][0]
 
 
+def test_a_parameter_is_not_removed_where_it_is_the_default(tree, status):
+    """Without it the kernel would do the same."""
+    config = "CONFIG_DEBUG_PAGEALLOC=y\nCONFIG_DEBUG_PAGEALLOC_ENABLE_DEFAULT=y\n"
+    changes = linear_map_says("pages", "debug_pagealloc=on", "debug_pagealloc=1", LISTED, config)
+    linear_map = by_name(status(tree("all-on", changes)))["linear-map"]
+    assert linear_map["changes"] == ["Boot with debug_pagealloc=off."]
+
+
 NOTHING_SAID = {"no-log": "cannot be read", "lost": "has lost its start", "silent": "does not say"}
 
 
@@ -1108,6 +1200,15 @@ def test_cpus_that_had_not_started_have_blocks_split_in_pauses(tree, status, cal
     assert "hugetlb-vmemmap does without it" not in words
 
 
+def without_linear_map(root: Path, built: bool = False) -> None:
+    """Take away what a kernel with linear-map counts, and the symbol unless it was built so."""
+    vmstat = root / "proc" / "vmstat"
+    vmstat.write_text(re.sub(r"(?m)^linear_map_.*\n", "", vmstat.read_text()))
+    if not built:
+        config = root / "boot" / "config-6.12.117"
+        config.write_text(config.read_text().replace("CONFIG_ARM64_LINEAR_MAP_BLOCKS=y\n", ""))
+
+
 @pytest.mark.parametrize(
     ("given", "built", "because"),
     [
@@ -1130,16 +1231,48 @@ def test_struct_pages_are_split_in_pauses_for_the_reason_that_there_is(
     root = tree("all-on", changes | {"/sys/kernel/mm/hugetlb_vmemmap/reason": reason})
     users = "linear-map and hugetlb-vmemmap need it"
     if not given:
-        vmstat = root / "proc" / "vmstat"
-        vmstat.write_text(re.sub(r"(?m)^linear_map_.*\n", "", vmstat.read_text()))
+        without_linear_map(root, built)
         users = "hugetlb-vmemmap needs it"
-    if not built:
-        config = root / "boot" / "config-6.12.117"
-        config.write_text(config.read_text().replace("CONFIG_ARM64_LINEAR_MAP_BLOCKS=y\n", ""))
     hvo = by_name(status(root))["hugetlb-vmemmap"]
     assert because in hvo["why"]
     assert ("Remove arm64.nobbml2 " in " ".join(hvo["changes"])) == bool(given)
     assert advice(call, root)["cpu-pause"]["words"].startswith(users)
+
+
+@pytest.mark.parametrize(
+    ("given", "way", "size", "pauses"),
+    [
+        ("arm64.nobbml2", f"{IN_PAUSES}: arm64.nobbml2", 4, True),
+        ("arm64.nobbml2", f"{IN_PAUSES}: arm64.nobbml2", 16, False),
+        ("arm64.linear_map=pages arm64.nobbml2", "arm64.linear_map=pages", 4, True),
+        ("", f"{IN_PAUSES}: {NOT_STARTED}", 4, True),
+        # How the linear map is split is not asked.
+        ("arm64.linear_map=pause", f"{IN_PAUSES}: arm64.linear_map=pause", 4, False),
+        ("", "split and folded back live: BBM level 2 without aborts", 4, False),
+        # A kernel without linear-map splits nothing live.
+        ("", None, 4, True),
+    ],
+)
+def test_a_mode_that_was_asked_for_does_not_hide_pauses(tree, status, given, way, size, pauses):
+    """The kernel gives no other reason then, and splits blocks in pauses all the same."""
+    changes = linear_map_says("blocks", way or "", f"hugetlb_vmemmap=seamless {given}")
+    changes["/sys/kernel/mm/hugetlb_vmemmap/reason"] = "asked for with hugetlb_vmemmap=\n"
+    root = tree("all-on", changes)
+    smaps = root / "proc/self/smaps"
+    smaps.parent.mkdir(exist_ok=True)
+    smaps.write_text(f"KernelPageSize: {size} kB\n")
+    if way is None:
+        without_linear_map(root)
+    found = by_name(status(root))
+    assert ("does without it" in found["cpu-pause"]["why"]) == (not pauses)
+    hvo = found["hugetlb-vmemmap"]
+    assert hvo["why"].startswith("The kernel was booted with hugetlb_vmemmap=seamless.")
+    assert ("CPUs are paused only when" in hvo["why"]) == pauses
+    assert ("Remove arm64.nobbml2 " in " ".join(hvo["changes"])) == (
+        pauses and "arm64.nobbml2" in given
+    )
+    if "arm64.nobbml2" in given and pauses:
+        assert "because the kernel was booted with arm64.nobbml2." in hvo["why"]
 
 
 def test_linear_map_needs_pauses_for_whatever_reason_the_kernel_gives(tree, call):
@@ -1213,18 +1346,37 @@ def test_hvo_whose_setting_cannot_be_read(tree, status, words, saved, config, st
 
 
 def test_a_kernel_without_a_preemption_count_is_said_to_gain_little(tree, status):
-    version = "Linux version 6.12.117 (a@b) #1 SMP Debian 6.12.117-1\n"
-    changes = {
-        "/proc/version": version,
-        "/boot/config-6.12.117": "CONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_ARM64_PERCPU_LOCAL_MAP=y\n",
-    }
-    value = status(tree("all-on", changes))
+    value = status(tree("all-on", UNCOUNTED))
     assert value["machine"]["preemption"] == {
         "model": "voluntary",
         "dynamic": False,
         "counted": False,
     }
     assert "does not count preemption" in by_name(value)["percpu-local"]["changes"][0]
+
+
+@pytest.mark.parametrize(
+    ("version", "symbol", "model", "dynamic"),
+    [
+        # Debian's cloud-arm64 of 7.3.4.
+        ("PREEMPT Debian 7.3.4-1~bpo13+1", "PREEMPT_LAZY", "lazy", False),
+        ("PREEMPT Debian 7.3.4-1~bpo13+1", "PREEMPT", "full", False),
+        ("PREEMPT Debian 7.3.4-1~bpo13+1", None, "full", False),
+        ("PREEMPT_RT Debian 7.3.4-1~bpo13+1", "PREEMPT_LAZY", "rt", False),
+        ("PREEMPT_DYNAMIC", "PREEMPT_LAZY", "lazy", True),
+        ("PREEMPT_DYNAMIC", None, "full", True),
+    ],
+)
+def test_the_preemption_model_is_the_configurations_where_the_version_does_not_tell(
+    tree, status, version, symbol, model, dynamic
+):
+    config = f"CONFIG_{symbol}=y\nCONFIG_PREEMPT_COUNT=y\n" if symbol else "CONFIG_ARM64=y\n"
+    changes = {
+        "/proc/version": f"Linux version 6.12.117 (a@b) #1 SMP {version}\n",
+        "/boot/config-6.12.117": config,
+    }
+    found = status(without_log(tree("unpatched", changes)))["machine"]["preemption"]
+    assert found == {"model": model, "dynamic": dynamic, "counted": True}
 
 
 @pytest.mark.parametrize(("byte", "words"), [(1, "Secure Boot on"), (0, "Secure Boot off")])
@@ -1267,11 +1419,9 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     }
     found = by_name(value)
     assert {feature["state"] for feature in found.values()} == {"on"}
-    # Everybody may read what linear-map says in files.
-    assert found["linear-map"]["certain"]
+    assert all(found[name]["certain"] for name in IN_FILES)
     assert "of a model that can change the size" in found["linear-map"]["why"]
-    assert not found["percpu-local"]["certain"]
-    assert "the kernel's log cannot be read" in found["percpu-local"]["why"]
+    assert found["percpu-local"]["figures"]["page_tables"] == 4 * 28 << 10
     code, output = call(unprivileged, "status")
     assert code == 0
     assert "/dev/kmsg cannot be read: it takes root." in output
@@ -1314,11 +1464,12 @@ def test_root_that_lacks_something_is_told_what(
     tree, status, here, monkeypatch, user, uids, capabilities, words
 ):
     process = {"/self/uid_map": f" {uids}\n", "/self/status": f"CapEff:\t{capabilities}\n"}
-    root = without_log(tree("all-on", {"/boot/config-6.12.117": None} | process))
+    root = without_files(without_log(tree("all-on", process)))
     monkeypatch.setattr(tool, "_PROCESS", root / "self")
     monkeypatch.setattr(tool.os, "geteuid", lambda: user)
     how, why = words
-    assert by_name(status(root))["percpu-local"]["changes"] == [f"Run this command {how}."]
+    [change] = by_name(status(root))["linear-map"]["changes"]
+    assert f", or {how}. If" in change
     files = tool.Files(root)
     for name in ("/dev/kmsg", "/sys/kernel/debug/sched/preempt"):
         files.note(name, PermissionError(errno.EPERM, "no"))
@@ -1352,7 +1503,6 @@ TALES = (
     "cpu_pause: CPU3 may run the kernel, though",
     "cpu_pause: no CPU hotplug state (-28), so no CPU can be paused",
     "atomic-write-fault: off (arm64.atomic_write_fault=0)",
-    "percpu: no local map: percpu_local_map=0",
     "linear map: pages (arm64.linear_map=pages)",
     "Dynamic Preempt: none",
     "HugeTLB: 25 KiB vmemmap can be freed for a 2.00 MiB page",
@@ -1382,7 +1532,7 @@ def test_what_others_have_in_the_log_is_not_the_kernels_word(tree, call, record)
 
 
 def test_a_tale_of_others_does_not_make_a_log_complete(tree):
-    """Otherwise percpu-local would be absent for certain."""
+    """Otherwise no CPU would be lost for certain."""
     tale = "4,901,9,-;process '/home/Linux version 1' started with executable stack\n"
     assert not tool.read_log(tool.Files(tree("all-on", {"/dev/kmsg": tale}))).complete
 
@@ -1402,7 +1552,7 @@ def test_a_tale_of_others_does_not_make_a_log_complete(tree):
 )
 def test_lines_of_the_kernels_log_come_with_different_beginnings(line):
     """With CONFIG_PRINTK_CALLER they name who has written them."""
-    assert tool.parse_log(line.format("percpu: no local map: x\n")) == ("percpu: no local map: x",)
+    assert tool.parse_log(line.format("linear map: pages (x)\n")) == ("linear map: pages (x)",)
 
 
 def test_a_line_that_a_process_has_written_is_none_of_the_kernels():
@@ -1411,7 +1561,7 @@ def test_a_line_that_a_process_has_written_is_none_of_the_kernels():
 
 
 def test_the_log_is_no_command_to_the_terminal(tree, call):
-    line = "6,900,0,-;percpu: no local map: \x1b]0;owned\x07\n"
+    line = "6,900,0,-;cpu_pause: no CPU hotplug state \x1b]0;owned\x07\n"
     output = call(tree("all-on", {"/dev/kmsg": line}), "status")[1]
     assert "?]0;owned?" in output
     assert "\x1b" not in output
@@ -1502,13 +1652,13 @@ def test_without_uefi_there_is_no_secure_boot_if_that_can_be_seen(tree, call):
 
 def test_a_log_that_has_lost_its_start_is_asked_of_the_journal(tree, monkeypatch):
     files = tool.Files(tree("all-on", {"/dev/kmsg": "6,9000,9,-;eth0: link becomes ready\n"}))
-    journal = ("Linux version 6.12.117", "percpu: no local map: percpu_local_map=0")
+    journal = ("Linux version 6.12.117", "Dynamic Preempt: none")
     monkeypatch.setattr(tool, "_ask_journal", lambda: journal)
     assert tool.read_log(files).complete is False
     files.live = True
     log = tool.read_log(files)
     assert (log.source, log.complete) == ("journalctl", True)
-    assert log.last(r"percpu: no local map: (.*)")[1] == "percpu_local_map=0"
+    assert log.last(r"Dynamic Preempt: (\w+)")[1] == "none"
     monkeypatch.setattr(tool, "_ask_journal", tuple)
     assert tool.read_log(files).source == "/dev/kmsg"
 
@@ -1529,8 +1679,8 @@ def test_the_newest_lines_are_those_of_the_ring(tree, monkeypatch):
 def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypatch, capsys):
     """It runs each minute, and the log of a machine that has been up for long has lost its start.
 
-    Of all states that of percpu-local cannot be inferred, but only without a configuration; nor can
-    that of linear-map in a kernel that has no files for it.
+    Of all that the log says the state of linear-map alone cannot be inferred, in a kernel that has
+    no files for it.
     """
     asked = []
 
@@ -1538,7 +1688,6 @@ def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypat
         asked.append(1)
         return (
             "Linux version 6.12.117",
-            "percpu: no local map: no memory for tables",
             "linear map: blocks (split and folded back live: BBM level 2 without aborts)",
         )
 
@@ -1557,9 +1706,7 @@ def test_export_asks_the_journal_only_for_what_nothing_else_says(tree, monkeypat
     expected, number = states({})
     assert (set(expected.values()), len(expected), number) == ({1}, len(FEATURES), 0)
     assert states(lost) == (expected, 0)
-    found, number = states(lost | {"/boot/config-6.12.117": None})
-    assert number == 1
-    assert found['pagewright_feature_on{feature="percpu-local",mode=""}'] == 0
+    assert states(lost | {"/boot/config-6.12.117": None}) == (expected, 0)
     no_files = {f"/sys/kernel/mm/linear_map/{name}": None for name in ("mode", "reason")}
     found, number = states(lost | no_files)
     assert number == 1
@@ -1694,6 +1841,7 @@ def test_a_tree_of_a_stranger_is_left_by_no_link(tree, status, tmp_path):
         "/proc/sys/kernel/arch",
         "/sys/kernel/security/lockdown",
         "/sys/kernel/mm/linear_map/reason",
+        "/sys/kernel/mm/percpu_local/reason",
         # It cannot be read, and is named.
         "/sys/kernel/cpu_pause/\x1b[2J/file",
     ],
@@ -1759,13 +1907,6 @@ def test_a_root_that_is_none(call, tmp_path):
     assert output.endswith("nothing is not a folder\n")
 
 
-def test_without_log_and_configuration_percpu_local_is_unknown(tree, status):
-    root = without_log(tree("all-on", {"/boot/config-6.12.117": None}))
-    value = status(root)
-    assert by_name(value)["percpu-local"]["state"] == "unknown"
-    assert value["exit_status"] == 3
-
-
 # --- What it knows of kernels ---------------------------------------------------------------------
 
 
@@ -1820,7 +1961,7 @@ def test_the_parameters_and_counters_are_the_kernels():
     )
     text = COMMAND.read_text()
     names = set(re.findall(r"arm64\.\w+|percpu_local_map|linear_map_(?:split|fold)_", text))
-    names |= {"atomic_write_fault", "exclusive_write_fault", "hugetlb_vmemmap", "no local map: "}
+    names |= {"atomic_write_fault", "exclusive_write_fault", "hugetlb_vmemmap"}
     names |= {"Local", *tool.SYMBOLS.values()} - {"Local"}
     for name in names:
         assert name.removeprefix("CONFIG_") in kernel, name
@@ -2222,7 +2363,7 @@ def test_advise_works_on_a_kernel_without_the_features(tree, call):
     root = tree("unpatched")
     found = advice(call, root)
     assert list(found) == list(tool.FEATURES)
-    assert found["linear-map"]["gain"] == "much"
+    assert found["linear-map"]["gain"] == "some"
     memory = tool.read_machine(tool.Files(root)).memory
     assert found["linear-map"]["bytes"] == memory // 512
     assert found["hugetlb-vmemmap"]["bytes"] == 16 * 24 << 10
@@ -2232,7 +2373,7 @@ def test_advise_works_on_a_kernel_without_the_features(tree, call):
 
 def test_advise_by_processor(tree, call):
     found = advice(call, tree("cortex-a76"))
-    assert found["linear-map"]["gain"] == "much"
+    assert found["linear-map"]["gain"] == "some"
     assert "CPUs are paused" in found["linear-map"]["words"]
     assert "Cortex-A76 r4p1" in found["linear-map"]["words"]
     assert found["hugetlb-vmemmap"]["bytes"] == 32 * 24 << 10
@@ -2244,6 +2385,54 @@ def test_advise_by_processor(tree, call):
         other = replace(machine, config=machine.config | {symbol: "y"})
         told = {one.name: one.words for one in tool.advise(other, ())}
         assert (words in told["linear-map"]) == isolated
+
+
+def test_advise_calls_the_same_amount_much_whatever_frees_it(tree, call):
+    """A virtual machine of 1 GiB has page tables of 2 MiB."""
+    for number, gain in ((1, "some"), (32, "much")):
+        # 64 MiB are the page tables of 32 GiB, and what is freed of 2,731 pages of 2 MiB.
+        root = tree("unpatched")
+        meminfo = root / "proc" / "meminfo"
+        text = re.sub(r"MemTotal: +\d+", f"MemTotal: {number << 20}", meminfo.read_text())
+        meminfo.write_text(text)
+        pool = root / "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
+        pool.write_text(f"{2731 * number // 32}\n")
+        found = advice(call, root)
+        for name in ("linear-map", "hugetlb-vmemmap"):
+            assert (found[name]["gain"], found[name]["bytes"] >= 64 * MIB) == (
+                gain,
+                gain == "much",
+            )
+
+
+# Of Debian's trixie-backports. That of 6.18 and later has no CONFIG_RODATA_FULL_DEFAULT_ENABLED.
+NEWER = "7.3.4+deb13-cloud-arm64"
+NEWER_CONFIG = "CONFIG_ARM64_4K_PAGES=y\nCONFIG_KFENCE=y\nCONFIG_KFENCE_SAMPLE_INTERVAL=100\n"
+NEOVERSE_N1, AMPERE_1A = "0x00000000413fd0c1", "0x00000000c00fac40"
+
+
+@pytest.mark.parametrize("release", [NEWER, "6.18.0", "6.17.13", "6.12.117"])
+@pytest.mark.parametrize("midr", [NEOVERSE_N1, AMPERE_1A], ids=["n1", "ampere-1a"])
+@pytest.mark.parametrize("rodata", ["", "on", "off", "full", "noalias"])
+def test_advise_knows_what_newer_kernels_do_by_themselves(tree, call, release, midr, rodata):
+    """Since 6.18 memory is in blocks where CPUs split them live, and rodata=on is rodata=full."""
+    newer = release in (NEWER, "6.18.0")
+    changes = cmdline(f"rodata={rodata}" if rodata else "quiet") | {
+        "/proc/sys/kernel/osrelease": f"{release}\n",
+        "/boot/config-6.12.117": None,
+        f"/boot/config-{release}": NEWER_CONFIG,
+    }
+    for number in range(2):
+        file = f"/sys/devices/system/cpu/cpu{number}/regs/identification/midr_el1"
+        changes[file] = f"{midr}\n"
+    found = advice(call, tree("unpatched", changes))["linear-map"]
+    full = rodata not in ("off", "noalias") if newer else rodata == "full"
+    by_itself = newer and midr == AMPERE_1A
+    assert bool(found["bytes"]) == (full and not by_itself)
+    assert ("Since Linux 6.18 the kernel itself" in found["words"]) == (full and by_itself)
+    assert ("RODATA_FULL" in found["words"]) == (not newer and rodata not in ("on", "off", "full"))
+    if newer and not full:
+        assert f"booted with rodata={rodata}" in found["words"]
 
 
 @pytest.mark.parametrize("mode", [None, "seamless", "pause"])
@@ -2851,7 +3040,8 @@ def test_all_commands_in_a_guest_and_what_a_user_is_told(machine, overlay):
     guest.check("echo 1 >/proc/sys/kernel/dmesg_restrict")
     found = ask_status(guest, USER)[1]
     assert {found[name]["state"] for name in FEATURES} <= {"on", "unknown"}
-    assert (found["linear-map"]["state"], found["linear-map"]["certain"]) == ("on", True)
+    for name in IN_FILES:
+        assert (found[name]["state"], found[name]["certain"]) == ("on", True)
     assert "/dev/kmsg" in [missed["path"] for missed in found[""]["unreadable"]]
     must_equal_what_the_guest_says(guest, found)
     assert ask(guest, "check", USER)[0] == 0
@@ -2982,10 +3172,17 @@ def test_the_page_on_status_has_nothing_that_is_never_printed(status, tree):
 
 
 def test_the_page_on_status_says_what_to_do_about_each_reason():
-    """Its table on linear-map has each reason that the kernel may give."""
+    """Its tables on linear-map and percpu-local have each reason that the kernel may give."""
     text = (SPACE.root / "docs" / "status.md").read_text()
-    section = text.split("\n## linear-map\n", 1)[1].split("\n## ", 1)[0]
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+
+    def table(name: str) -> list[tuple[str, str]]:
+        section = text.split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
+        return re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)
+
+    local = table("percpu-local")
+    for words in NO_LOCAL_MAP:
+        assert any(words in why and change for why, change in local), words
+    rows = table("linear-map")
     parameters = (
         "arm64.linear_map=live",
         "arm64.linear_map=pages",
@@ -2997,7 +3194,7 @@ def test_the_page_on_status_says_what_to_do_about_each_reason():
     )
     for words in (*parameters, NO_PAUSES, TOP_LEVEL):
         assert any(words in why and change for why, change in rows), words
-    for why, change in rows:
+    for why, change in rows + local:
         if "booted with" in why:
             assert change.startswith("Remove"), why
 

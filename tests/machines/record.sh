@@ -38,7 +38,8 @@ show /sys/kernel/mm/hugetlb_vmemmap/*
 show /sys/kernel/mm/hugepages/*/free_hugepages /sys/kernel/mm/hugepages/*/nr_hugepages \
 	/sys/kernel/mm/hugepages/*/nr_overcommit_hugepages
 show /sys/kernel/mm/transparent_hugepage/enabled /sys/kernel/cpu_pause/*
-show /sys/module/arm64/parameters/linear_map_* /sys/kernel/mm/linear_map/*
+show /sys/module/arm64/parameters/linear_map_* /sys/kernel/mm/linear_map/* \
+	/sys/kernel/mm/percpu_local/*
 # The size of pages is in the description of any mapping.
 echo "@@ /proc/self/smaps"
 sed 3q /proc/self/smaps
