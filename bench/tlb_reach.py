@@ -281,8 +281,8 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
 
 PUBLISHED = (
     Published(
-        "fio, with the linear map in blocks instead of pages: misses of the data TLB by loads",
-        "-76 % (1,818,320,693 to 438,729,774)",
+        "fio: misses of the data TLB by loads",
+        "-76 % with the linear map in blocks (1,818,320,693 to 438,729,774)",
         "arm64 server, 2022",
         group_of(FIO, ON_SCATTERED),
         row(USUAL, "l1", OF_DATA),
@@ -291,7 +291,7 @@ PUBLISHED = (
         "the program misses to begin differs by more than what it misses for a block.",
     ),
     Published(
-        "memcached: TLB misses of the kernel per 1000 instructions",
+        "memcached: TLB misses of the kernel in 1000 of its instructions",
         "-28.5 %",
         "AmpereOne, 192 cores, 256 GB, pages of 4 KiB",
         group_of(CACHE, ON_SCATTERED),

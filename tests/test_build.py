@@ -447,14 +447,21 @@ def test_configuration_says_that_the_tree_was_edited_by_hand(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("root", "cache", "todo"),
-    [("my repo", "cache", "move the clone"), ("repo", "my cache", "XDG_CACHE_HOME")],
+    ("root", "cache", "what", "todo"),
+    [
+        ("my repo", "cache", "kbuild", "move the clone"),
+        ("my:repo", "cache", "kbuild", "without spaces and colons"),
+        ("my,repo", "cache", "QEMU", "move the clone to a path without commas"),
+        ("repo", "my cache", "kbuild", "XDG_CACHE_HOME"),
+    ],
 )
-def test_folders_that_kbuild_cannot_work_in_are_refused_at_once(tiny, tmp_path, root, cache, todo):
+def test_folders_that_nothing_can_be_made_or_booted_in_are_refused_at_once(
+    tiny, tmp_path, root, cache, what, todo
+):
     """Unpatched kernels are made of the source in the cache, others of the tree in the clone."""
     if not (tmp_path / root).exists():
         tiny.root.rename(tmp_path / root)
-    with pytest.raises(BuildError, match=f"below {tmp_path}/my") as error:
+    with pytest.raises(BuildError, match=f"{what} cannot work below {tmp_path}/my") as error:
         build.ensure.__wrapped__(Workspace(tmp_path / root, tmp_path / cache), "patched")
     assert todo in error.value.todo
 

@@ -148,6 +148,32 @@ def test_a_wrong_name_is_one_line_that_lists_what_there_is(
     assert listed in error.value.todo
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["boot", "patched-4k", "--run", "true"],
+        ["kunit", "cpu_pause"],
+        ["selftest", "atomic-write-fault/semantics"],
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize(
+    ("option", "unit"),
+    [
+        *(("--memory=" + value, "G") for value in ("inf", "1e400G", "-1G", "0")),
+        *(("--timeout=" + value, "seconds") for value in ("inf", "nan", "-1", "0", "0.5", "1e7")),
+    ],
+)
+def test_a_number_that_is_none_is_one_line_before_anything_is_built(
+    monkeypatch, words, option, unit
+):
+    monkeypatch.setattr(inputs.build, "ensure", lambda *_: pytest.fail("a build was begun"))
+    with pytest.raises(PagewrightError) as error:
+        call(*words, option)
+    assert "\n" not in error.value.what
+    assert unit in error.value.todo
+
+
 def test_an_error_is_plain_and_its_status_is_1():
     ended = subprocess.run([PAGEWRIGHT, "kunit", "nope"], capture_output=True, text=True)
     assert ended.returncode == 1

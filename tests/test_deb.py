@@ -1330,6 +1330,34 @@ def test_no_build_keeps_a_copy_of_the_key(tmp_path, monkeypatch):
     assert (build / signing.PLACE).read_text() == "other"
 
 
+def test_the_certificate_of_another_key_does_not_stay(tmp_path, monkeypatch):
+    """A certificate that is newer than a key is up to date to kbuild."""
+    certificate = tmp_path / "certs" / "signing_key.x509"
+    key = tmp_path / "key.pem"
+    monkeypatch.setenv(signing.VARIABLE, str(key))
+    (tmp_path / ".config").write_text(f'CONFIG_MODULE_SIG_KEY="{signing.PLACE}"\n')
+    for text in ("one", "two"):
+        key.write_text(text)
+        os.utime(key, (10**9, 10**9))
+        signing.place(tmp_path)
+        assert not certificate.exists()
+        certificate.write_text(f"of {text}")
+        signing.place(tmp_path)
+        assert certificate.read_text() == f"of {text}"
+    # Another file, of another name.
+    monkeypatch.setenv(signing.VARIABLE, str(tmp_path / "older.pem"))
+    (tmp_path / "older.pem").write_text("three")
+    os.utime(tmp_path / "older.pem", (10**9, 10**9))
+    signing.place(tmp_path)
+    assert not certificate.exists()
+
+
+def test_the_certificate_is_where_kbuild_makes_it():
+    makefile = (source.ensure(SPACE).path / "certs" / "Makefile").read_text()
+    name = signing.CERTIFICATE.replace("certs/", "$(obj)/")
+    assert f"\n{name}: $(filter-out $(PKCS11_URI),$(CONFIG_MODULE_SIG_KEY)) " in makefile
+
+
 def test_a_build_that_signs_nothing_gets_no_key(tmp_path, monkeypatch):
     monkeypatch.setattr(signing, "key", lambda: pytest.fail("a key was asked for"))
     (tmp_path / ".config").write_text("# CONFIG_MODULE_SIG is not set\n")

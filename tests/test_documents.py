@@ -265,6 +265,10 @@ def test_what_a_readme_says_of_a_hook_names_the_files_that_it_changes(feature):
     rows = re.findall(
         r"^\| `(hooks/\S+/\d{4})` \|(.*)\|$", (feature.path / "README.md").read_text(), re.M
     )
+    patches = sorted(feature.path.glob("hooks/*/*.patch"))
+    assert [prefix for prefix, _ in rows] == [
+        f"hooks/{patch.parent.name}/{patch.name[:4]}" for patch in patches
+    ]
     for prefix, text in rows:
         [patch] = feature.path.glob(f"{prefix}-*.patch")
         files = hooks.patched_files(patch.read_text())

@@ -226,6 +226,19 @@ def test_a_bench_that_was_killed_goes_on_and_prints_the_same_table(tmp_path, die
     )
 
 
+def test_what_late_runs_leave_out_comes_last():
+    """What comes after it would begin in another state in those runs, and be averaged."""
+    always, twice, once = (
+        Work("always", "true"),
+        Work("twice", "true", runs=2),
+        Work("once", "", runs=1),
+    )
+    assert Part("first", {}, [always, twice, once], runs=3).works_of(2) == [always, twice]
+    for works in ([twice, always], [always, once, twice]):
+        with pytest.raises(ValueError, match="put it last"):
+            Part("first", {}, works, runs=3)
+
+
 @pytest.mark.parametrize("changed", ["kernel", "tree", "emulator", "guest", "place"])
 def test_runs_under_other_conditions_are_repeated(tmp_path, changed):
     file = tmp_path / "x.jsonl"

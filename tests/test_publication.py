@@ -30,7 +30,8 @@ UNKNOWN = "unknown to others"
 # It writes for the function that is named in its place.
 PART = "part of another"
 
-# By file and function: the kind, and patterns that follow each other in the function.
+# By file and function: the kind, and patterns that follow each other in the function. One without
+# patterns has no order to keep by itself, for the reason that its kind says.
 PLACES: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("kernel_leaf.c", "set_kernel_leaf"): (SAME, ()),
     ("linear_map_change.c", "change_kernel_leaves"): (SAME, ()),
@@ -181,7 +182,11 @@ def test_every_function_that_writes_entries_is_named():
 
 @pytest.mark.parametrize(
     ("place", "patterns"),
-    [pytest.param(place, patterns, id=place[1]) for place, (_, patterns) in PLACES.items()],
+    [
+        pytest.param(place, patterns, id=place[1])
+        for place, (_, patterns) in PLACES.items()
+        if patterns
+    ],
 )
 def test_the_order_is_as_in_the_model(place, patterns):
     file, name = place

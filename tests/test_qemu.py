@@ -128,7 +128,9 @@ def test_what_the_machine_of_a_killed_run_has_left_is_swept(monkeypatch, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("memory", ["lots", "", "8GiB"])
+@pytest.mark.parametrize(
+    "memory", ["lots", "", "8GiB", "inf", "nan", "1e400G", "-1G", "0", "1023K"]
+)
 def test_a_size_of_memory_that_is_none_is_refused(images, memory):
     with pytest.raises(MachineError, match="no size of memory") as error:
         MachineOptions(**images, memory=memory, smp=2, nodes=2)

@@ -173,7 +173,7 @@ def place_of_commits():
     """
     folder = SPACE.out / "commits"
     with lock(folder, "the commits that are compiled"):
-        for part in ("linux", "built"):
+        for part in ("linux", "built", "built-without"):
             shutil.rmtree(folder / part, ignore_errors=True)
         yield folder
         shutil.rmtree(folder / "linux")
@@ -203,6 +203,7 @@ def test_every_commit_builds(patches, feature, before, place_of_commits):
         for patch in patches(feature.name):
             series.apply([patch], path)
             config = compile_commit(path, features)
+            compile_without(path, feature, changed_folders(patch.read_text(), pristine.path))
     # All of it was compiled, at last: before the last commit some symbols do not exist yet.
     assert build.unmet(build.parse_config(feature.config.read_text()), config) == []
 
@@ -213,20 +214,39 @@ def compile_commit(path: Path, features) -> dict[str, str]:
     Returns:
         The configuration.
     """
-    folder = path.parent / "built"
-    folder.mkdir(exist_ok=True)
-    built = build.Build("commits", folder, path, "commit")
-    fragments = recipes.recipe(SPACE, "base-4k").files(SPACE)
-    fragments += [f.config for f in features]
+    fragments = [f.config for f in features]
     fragments += [f.tests_config for f in features if f.tests_config.exists()]
     fragments += [f.debug_config for f in features if f.debug_config.exists()]
+    texts = [file.read_text() for file in fragments]
+    return compile_as_configured(path, "built", texts, ["Image", "modules"])
+
+
+def compile_without(path: Path, feature, folders) -> None:
+    """Compile folders with a feature's symbol off: what stands in for its functions is there."""
+    if folders:
+        off = f"# CONFIG_{feature.kconfig} is not set\n"
+        compile_as_configured(path, "built-without", [off], folders)
+
+
+def compile_as_configured(path: Path, name: str, fragments, targets) -> dict[str, str]:
+    """Compile something in a folder of that name, configured as base-4k and by fragments."""
+    folder = path.parent / name
+    folder.mkdir(exist_ok=True)
+    built = build.Build("commits", folder, path, "commit")
+    base = [file.read_text() for file in recipes.recipe(SPACE, "base-4k").files(SPACE)]
     wanted = folder / "wanted.config"
-    wanted.write_text("".join(f"{file.read_text()}\n" for file in fragments))
+    wanted.write_text("\n".join([*base, *fragments]))
     environment = build.environment(SPACE)
     configure = [*build.make_command(built, "allnoconfig"), f"KCONFIG_ALLCONFIG={wanted}"]
     run(configure, env=environment)
-    run(build.make_command(built, "Image", "modules"), env=environment, log=folder / "build.log")
+    run(build.make_command(built, *targets), env=environment, log=folder / "build.log")
     return build.parse_config((folder / ".config").read_text())
+
+
+def changed_folders(patch: str, release: Path) -> list[str]:
+    """Return where the release's own C files are that a patch changes, as targets of make."""
+    names = re.findall(r"^diff --git a/(\S+\.c) b/", patch, re.MULTILINE)
+    return sorted({f"{Path(name).parent}/" for name in names if (release / name).exists()})
 
 
 def test_series_has_the_name_that_git_has_in_the_clone(monkeypatch, tmp_path):
