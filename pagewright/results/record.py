@@ -134,7 +134,11 @@ def table(space: Workspace, report: Report) -> str:
 
     # What is made is Markdown, in which nothing is to be escaped.
     environment = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    environment.filters |= {"short": short, "whole": whole}
+    environment.filters |= {
+        "short": short,
+        "whole": whole,
+        "without_sign_of_zero": without_sign_of_zero,
+    }
     try:
         template = environment.from_string(file.read_text())
         return template.render(
