@@ -1088,6 +1088,32 @@ def test_a_poisoned_surplus_page_is_freed_without_what_is_broken(machine, large,
     assert place.warnings() == ""
 
 
+@pytest.mark.full
+def test_a_poisoned_surplus_page_that_is_not_optimized_needs_no_cpu(machine, large, pages):
+    """A CPU that is lost for good keeps none of those in its pool that need no pause."""
+    place, surplus = boot_to_lose_a_cpu(machine, pages), f"{large.pool}/surplus_hugepages"
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko; echo 0 >/sys/devices/system/cpu/cpu2/online")
+    assert resize(place, large, 1) == 1
+    assert saved(place) == 0
+    taken = place.check(f"{PROGRAMS}/surplus -f 1", timeout=60)
+    frame = int(taken.splitlines()[0].removeprefix("frame="))
+    # Memory failure cannot dissolve what is reserved, and then it becomes surplus.
+    place.check(
+        "mkfifo /tmp/pages; sleep 1000 >/tmp/pages & echo $! >/tmp/keeper; "
+        f"{PROGRAMS}/surplus -r -u -w 1 </tmp/pages >/tmp/taken & "
+        f"until test $(cat {large.pool}/resv_hugepages) = 1; do sleep 0.1; done"
+    )
+    break_page(place, frame + 3, pages)
+    assert "recovery action for free huge page: Failed" in place.console()
+    assert resize(place, large, 0) == read(place, surplus) == 1
+    place.check(GIVE_BACK)
+
+    place.check(f"until test $(cat {surplus}) = 0; do sleep 0.1; done", timeout=120)
+    wait_until(lambda: flags_of(place, frame + 3) == POISONED, 30)
+    assert not flags_of(place, frame) & (HUGE | POISONED)
+    assert place.warnings() == ""
+
+
 # The note of which page is broken is the allocation that fails: others can wait.
 FAIL_ATOMIC_ALLOCATIONS = """
 cd /sys/kernel/debug/failslab

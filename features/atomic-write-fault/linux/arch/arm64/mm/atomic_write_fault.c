@@ -208,7 +208,10 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 		return handle_mm_fault(vma, addr, flags, regs);
 	}
 out:
-	/* A fault is counted when it is complete, and once. */
+	/*
+	 * A fault is counted when it is complete. One that mapped nothing cannot be told from one
+	 * for which a driver did, both being VM_FAULT_NOPAGE, and counts again when it is taken again.
+	 */
 	if (!(fault & (VM_FAULT_RETRY | VM_FAULT_ERROR)))
 		count_vm_event(rmw == AARCH64_INSN_RMW_ATOMIC ?
 			       ATOMIC_WRITE_FAULT : EXCLUSIVE_WRITE_FAULT);

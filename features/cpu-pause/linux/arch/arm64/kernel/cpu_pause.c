@@ -42,8 +42,10 @@
  *   each sleep is twice as long as the one before, and after some tries the pause fails.
  *   The count of failed tries is common to all initiators that sleep: together they cannot
  *   stop the others more often than one could.
- * - Work that takes several pauses leaves the others as much time after each of them. The
- *   initiator keeps pause_sem for that time, so that no other initiator takes it from them.
+ * - Work that takes several pauses leaves the others as much time after each of them. No other
+ *   initiator takes it from them, as that time is put off for all, as after a try that failed. It
+ *   must not be slept through with pause_sem held: whoever does may be kept from running again
+ *   by its priority or its cgroup, while initiators and CPU hotplug wait.
  * - A caller that can do without the pause and holds locks that others wait for uses
  *   cpu_pause_try_unmapped(). It has one try and does not sleep. Only the first of its failures
  *   in a row is counted, so it does not use up the tries of callers that cannot do without. It
@@ -156,6 +158,9 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
  * be interrupted.
  */
 #define HOLD_OFF_NS	(250 * NSEC_PER_MSEC)
+
+/* Between two pauses of the same work the others run for as long as a pause took, or for this. */
+#define MAX_REST_NS	(250 * NSEC_PER_MSEC)
 
 /*
  * When no try has failed for this long, failures are forgotten, and the next pause has all its
@@ -354,7 +359,7 @@ bool cpu_pause_died(void)
 	return died;
 }
 
-/* The CPU that the last try that failed has waited for, or -1. Written while pause_sem is held. */
+/* The CPU that the last try has waited for in vain, or -1. Written while pause_sem is held. */
 static int late_cpu = -1;
 
 /* Stop @others CPUs; false if not all stopped by the deadline. */
@@ -430,8 +435,11 @@ static void count_pause(struct cpu_pause_stats *stats, u64 ns, bool stopped)
 	stats->total_ns += ns;
 }
 
-/* How long the last pause took, from when it was asked for. Written while pause_sem is held. */
-static u64 last_pause_ns;
+/* To try again at once could catch the same CPU in the same place. */
+static void put_off_next_try(u64 ns)
+{
+	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
+}
 
 /*
  * Stop all others and call @fn, once; false if they did not stop in time. It must not be probed
@@ -442,7 +450,7 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 	static cpumask_t mask;		/* protected by pause_sem */
 	/* What is written to the file is checked, and what the kernel is booted with is not. */
 	unsigned int longest_wait_us = clamp(READ_ONCE(wait_us), 1U, USEC_PER_SEC);
-	u64 asked, arrived, released, daif, wait;
+	u64 asked, arrived, released, daif, wait, took_ns;
 	/*
 	 * The first try may interrupt all CPUs with one register write. In case that does not
 	 * reach all of them, a retry interrupts each CPU by itself.
@@ -485,12 +493,22 @@ static bool try_pause(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	trace_cpu_pause(others, ticks_to_ns(arrived - asked),
 			all_stopped ? ticks_to_ns(released - arrived) : 0, !all_stopped);
-	count_pause(&pause_stats, ticks_to_ns(released - asked), all_stopped);
-	count_pause(stats, ticks_to_ns(released - asked), all_stopped);
-	if (all_stopped)
-		last_pause_ns = ticks_to_ns(released - asked);
-	else
+	took_ns = ticks_to_ns(released - asked);
+	count_pause(&pause_stats, took_ns, all_stopped);
+	count_pause(stats, took_ns, all_stopped);
+	if (all_stopped) {
+		failed_tries = 0;
+		WRITE_ONCE(late_cpu, -1);
+		/*
+		 * Asked at once, the others would stop again before they have run. A pause that a
+		 * host has made much longer, by running something else, is no reason to have none
+		 * for as long.
+		 */
+		if (*more)
+			put_off_next_try(min_t(u64, took_ns, MAX_REST_NS));
+	} else {
 		last_failed_ns = ktime_get_ns();
+	}
 
 	return all_stopped;
 }
@@ -585,13 +603,15 @@ static bool should_fail_pause(void)
 }
 #endif
 
-/* Pauses cannot be had now, as @late did not stop; or there was no turn, if that is -1. */
+/* A pause cannot be had now, as @late did not stop; or there was no turn, if that is -1. */
 static int fail_pause(int late)
 {
 	int half_way = READ_ONCE(transition_cpu);
 	static DEFINE_RATELIMIT_STATE(limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 
-	WRITE_ONCE(fail_until_ns, ktime_get_ns() + HOLD_OFF_NS);
+	/* If others had their pauses so can who asks next. */
+	if (late >= 0 || half_way >= 0)
+		WRITE_ONCE(fail_until_ns, ktime_get_ns() + HOLD_OFF_NS);
 	/*
 	 * Whoever prints may have to take the console over, and to print what another CPU has left,
 	 * maybe the one that did not answer. This is no place for that: the callers hold locks.
@@ -607,12 +627,6 @@ static int fail_pause(int late)
 		printk_deferred(KERN_WARNING "cpu_pause: others have had all pauses\n");
 
 	return -EBUSY;
-}
-
-/* To try again at once could catch the same CPU in the same place. */
-static void put_off_next_try(u64 ns)
-{
-	WRITE_ONCE(next_try_ns, ktime_get_ns() + ns);
 }
 
 /* How long to sleep after so many tries as have failed. */
@@ -656,14 +670,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		goto unlock;
 
 	if (try_pause(fn, arg, more, stats)) {
-		failed_tries = 0;
 		ret = 0;
-		/*
-		 * Asked at once, the others would stop again before they have run. So another
-		 * initiator waits for its turn until they have.
-		 */
-		if (*more)
-			cpu_pause_sleep(last_pause_ns);
 	} else if (++failed_tries < MAX_FAILED_TRIES) {
 		put_off_next_try(sleep_between_tries());
 	} else {
@@ -708,7 +715,6 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 		goto unlock;
 
 	if (try_pause(fn, arg, more, stats)) {
-		failed_tries = 0;
 		ret = 0;
 	} else if (failed_tries < MAX_FAILED_TRIES - 1) {
 		failed_tries = max(failed_tries, 1U);
@@ -781,13 +787,13 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
  * @stats: what this took is added to it; or NULL
  *
  * @fn is called until it returns false, each time in a pause of its own. After each of them but
- * the last all CPUs run for as long as it took at least, whoever asks for the next, and the
+ * the last all CPUs run for as long as it took, or for 0.25 s, whoever asks for the next, and the
  * caller sleeps.
  *
  * A CPU that cannot be interrupted now is waited for, outside of any pause; but only for
  * about 0.25 s, or no time at all if that was waited in vain a moment ago. A CPU that is half
- * way on or off line is waited for, for 2 s at most. So callers have to go on without. @fn may
- * have been called then, if it wants to be called several times.
+ * way on or off line, and other initiators, are waited for, for 2 s at most. So callers have to go
+ * on without. @fn may have been called then, if it wants to be called several times.
  *
  * Context: process context, may sleep, interrupts enabled. Takes pause_sem, which is held
  *	    while a CPU comes or goes: not for CPU hotplug callbacks. No lock may be held
@@ -827,7 +833,7 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  * @stats: as of cpu_pause_run()
  *
  * For who holds locks that others wait for, and can do without the pause. @fn should leave nothing
- * to be done, for which the next pause would come at once. While a CPU comes or goes, or another
+ * to be done, as that would take another try. While a CPU comes or goes, or another
  * initiator has its turn or waits for it, this fails at once; and if one try has failed, until the
  * next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be tried
  * again later, with the locks released in between; and each time after a longer while than

@@ -20,6 +20,8 @@
 #include <linux/timekeeping.h>
 #include <linux/timex.h>
 
+#include <clocksource/arm_arch_timer.h>
+
 #include <asm/cpu_pause.h>
 #include <asm/daifflags.h>
 
@@ -205,8 +207,11 @@ static bool work_until_the_limit(void *arg)
 	while (!cpu_pause_limit_reached())
 		cpu_relax();
 	last->ended = get_cycles();
-	/* After the last one another initiator has its turn at once. */
-	last->took = more ? last->ended - began : 0;
+	/*
+	 * After the last one another initiator has its turn at once. One that the host has made
+	 * longer than a quarter of a second is followed by no more than that.
+	 */
+	last->took = more ? min_t(cycles_t, last->ended - began, arch_timer_get_rate() / 4) : 0;
 
 	return more;
 }
@@ -251,6 +256,49 @@ static void what_is_left_is_done_in_further_pauses(struct kunit *test)
 	/* Both count theirs in the same place. */
 	KUNIT_EXPECT_EQ(test, stats.pauses, 22ULL);
 	KUNIT_EXPECT_EQ(test, last.too_soon, 0);
+}
+
+/* A pause of a second, as if the host had run something else, and how long until the next began. */
+struct stretched_pause {
+	cycles_t ended;
+	cycles_t rest;
+	unsigned int calls;
+};
+
+static bool stretch(void *arg)
+{
+	struct stretched_pause *stretched = arg;
+	cycles_t began = get_cycles();
+
+	if (stretched->calls++) {
+		stretched->rest = began - stretched->ended;
+		return false;
+	}
+	while (get_cycles() - began < arch_timer_get_rate())
+		cpu_relax();
+	stretched->ended = get_cycles();
+
+	return true;
+}
+
+/* Other initiators, who give up after two seconds, and CPU hotplug wait for no such pause twice. */
+static void a_stretched_pause_puts_nothing_off_for_as_long(struct kunit *test)
+{
+	unsigned int tries = 0;
+
+	/* A host may run something else after the pause, too. */
+	do {
+		struct stretched_pause stretched = { };
+
+		KUNIT_ASSERT_TRUE(test, pause_at_last(stretch, &stretched, NULL));
+		KUNIT_ASSERT_EQ(test, stretched.calls, 2);
+		/* The kernel's clock may be slewed against the counter. */
+		KUNIT_ASSERT_GE(test, stretched.rest, (cycles_t)arch_timer_get_rate() / 5);
+		if (stretched.rest < arch_timer_get_rate())
+			return;
+	} while (++tries < 5);
+
+	KUNIT_FAIL(test, "after each of %u pauses of a second there was none for as long", tries);
 }
 
 /* A pause that takes as long as it may. */
@@ -743,6 +791,7 @@ late_initcall(cpu_pause_debugfs);
 static struct kunit_case cpu_pause_cases[] = {
 	KUNIT_CASE(nobody_else_runs_in_a_pause),
 	KUNIT_CASE(what_is_left_is_done_in_further_pauses),
+	KUNIT_CASE_SLOW(a_stretched_pause_puts_nothing_off_for_as_long),
 	KUNIT_CASE(a_pause_knows_its_limit),
 	KUNIT_CASE_SLOW(initiators_take_turns),
 	KUNIT_CASE_SLOW(pauses_and_stop_machine_get_along),
