@@ -49,7 +49,10 @@ PYTEST_OPTIONS = (
     "--lg-env",
     "--junit-xml",
     "--strict-machines",
+    "-rP",
 )
+# Those of them that take no value.
+FLAGS_OF_PYTEST = ("-x", "-v", "-rP", "--strict-machines")
 
 main.add_commands_of_features()
 COMMANDS = typer.main.get_command(main.app)
@@ -115,7 +118,7 @@ def test_a_command_can_be_typed(file, words):
         elif word.startswith("-"):
             name = word.split("=")[0]
             if words[0] == "test" and name in PYTEST_OPTIONS:
-                value_of = name if "=" not in word and name not in ("-x", "-v") else None
+                value_of = name if "=" not in word and name not in FLAGS_OF_PYTEST else None
                 continue
             assert name in (*options, "--help"), f"{words[0]} has no option {name}"
             is_flag = name == "--help" or options[name].is_flag
