@@ -251,6 +251,21 @@ def test_every_document_can_be_found_from_the_readme():
     assert set(DOCUMENTS) <= found
 
 
+def words_of_the_glossary() -> list[str]:
+    text = (SPACE.root / "docs" / "glossary.md").read_text()
+    cells = re.findall(r"^\| (?!word |---)(.+?) \| ", text, re.MULTILINE)
+    return [word.strip("`") for cell in cells for word in cell.split(", ")]
+
+
+@pytest.mark.parametrize("word", words_of_the_glossary())
+def test_a_word_of_the_glossary_is_used(word: str):
+    """In a document that is not the glossary, also as the stem of a verb or in the plural."""
+    texts = [file.read_text() for file in DOCUMENTS if file.name != "glossary.md"]
+    # A lost CPU is one that "is lost".
+    stem = {"lost CPU": r"\blost\b"}.get(word, rf"(?<![\w-]){re.escape(word)}")
+    assert any(re.search(stem, " ".join(text.split()), re.IGNORECASE) for text in texts)
+
+
 def test_the_page_on_porting_names_every_place_of_the_version():
     text = (SPACE.root / "docs" / "porting.md").read_text()
     version = re.escape(SPACE.version)
