@@ -59,7 +59,7 @@ echo 0 >$pool
 {COUNTER} sh -c 'for turn in $(seq SIZE); do echo 256 >'$pool'; echo 0 >'$pool'; done'
 test $(cat $pool) = 0
 """
-# By the name of the row: the command, its size when quick and in full, and how often it is executed.
+# By the name of the row: the command, its size when quick and in full, and how often it runs.
 PROGRAMS = {
     "until init runs": (BOOT, 1, 1, 1),
     "fork": (FORK, 100, 1000, ROUNDS),
