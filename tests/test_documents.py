@@ -49,7 +49,10 @@ PYTEST_OPTIONS = (
     "--lg-env",
     "--junit-xml",
     "--strict-machines",
+    "-rP",
 )
+# Those of them that take no value.
+FLAGS_OF_PYTEST = ("-x", "-v", "-rP", "--strict-machines")
 
 main.add_commands_of_features()
 COMMANDS = typer.main.get_command(main.app)
@@ -115,7 +118,7 @@ def test_a_command_can_be_typed(file, words):
         elif word.startswith("-"):
             name = word.split("=")[0]
             if words[0] == "test" and name in PYTEST_OPTIONS:
-                value_of = name if "=" not in word and name not in ("-x", "-v") else None
+                value_of = name if "=" not in word and name not in FLAGS_OF_PYTEST else None
                 continue
             assert name in (*options, "--help"), f"{words[0]} has no option {name}"
             is_flag = name == "--help" or options[name].is_flag
@@ -195,8 +198,8 @@ def test_commands_that_print_figures_run_as_often_as_what_is_recorded(name):
 def test_links_lead_somewhere(file: Path):
     text = file.read_text()
     for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
-        if "://" in target:
-            continue
+        # No test can follow one that leads out of the repository.
+        assert "://" not in target, target
         there = file.parent / target if target else file
         assert there.exists(), target
         if anchor:
@@ -246,6 +249,21 @@ def test_every_document_can_be_found_from_the_readme():
             for target in re.findall(r"\]\(([^)#\s:]+)[#)]", file.read_text()):
                 todo.append(file.parent / target)
     assert set(DOCUMENTS) <= found
+
+
+def words_of_the_glossary() -> list[str]:
+    text = (SPACE.root / "docs" / "glossary.md").read_text()
+    cells = re.findall(r"^\| (?!word |---)(.+?) \| ", text, re.MULTILINE)
+    return [word.strip("`") for cell in cells for word in cell.split(", ")]
+
+
+@pytest.mark.parametrize("word", words_of_the_glossary())
+def test_a_word_of_the_glossary_is_used(word: str):
+    """In a document that is not the glossary, also as the stem of a verb or in the plural."""
+    texts = [file.read_text() for file in DOCUMENTS if file.name != "glossary.md"]
+    # A lost CPU is one that "is lost".
+    stem = {"lost CPU": r"\blost\b"}.get(word, rf"(?<![\w-]){re.escape(word)}")
+    assert any(re.search(stem, " ".join(text.split()), re.IGNORECASE) for text in texts)
 
 
 def test_the_page_on_porting_names_every_place_of_the_version():
