@@ -234,6 +234,51 @@ def test_a_template_with_an_unknown_value_is_refused(space, tmp_path):
         deb._write_debian(space, recipes.recipe(SPACE, "arm64"), RELEASE, tmp_path / "work")
 
 
+# The first lines of a file of the kernel have this line.
+_SPDX = re.compile(r"SPDX-License-Identifier:([\w .+()-]+)")
+
+
+def identifiers(folder: Path) -> set[str]:
+    """Return the licenses and exceptions that files name, as SPDX calls them now."""
+    found = set()
+    for file in (file for file in folder.rglob("*") if file.is_file()):
+        with file.open(errors="replace") as opened:
+            for match in map(_SPDX.search, itertools.islice(opened, 5)):
+                found |= set(re.findall(r"[\w.+-]+", match[1]) if match else ())
+    gnu = re.compile(r"(L?GPL-[\d.]+)(\+?)$")
+    return {
+        gnu.sub(lambda old: f"{old[1]}{'-or-later' if old[2] else '-only'}", name)
+        for name in found - {"OR", "or", "AND", "WITH"}
+    }
+
+
+def paragraphs_of_licenses() -> dict[str, str]:
+    """Return what the copyright file of the kernel's packages says of each license."""
+    text = (SPACE.root / "packaging" / "debian" / "copyright").read_text()
+    return dict(re.findall(r"^License: (\S+)\n((?: .*\n?)+)", text, re.MULTILINE))
+
+
+def test_each_license_of_the_headers_is_in_the_copyright_file():
+    tree = source.ensure(SPACE).path
+    # What scripts/package/install-extmod-build copies is there.
+    folders = [tree / name for name in ("include", "arch/arm64/include", "scripts")]
+    named = set().union(*map(identifiers, folders))
+    named |= set().union(*(identifiers(feature.path / "linux") for feature in SPACE.features()))
+    assert {"GPL-2.0-only", "GPL-2.0-or-later", "MIT", "Linux-syscall-note"} <= named
+    said = paragraphs_of_licenses()
+    assert named - set(said) == set()
+    for license, text in said.items():
+        if short := re.search(r"/usr/share/common-licenses/(\S+)\.$", text.strip()):
+            assert license.startswith(short[1])
+            assert (Path("/usr/share/common-licenses") / short[1]).exists()
+        elif "These packages have them under the latter" not in " ".join(text.split()):
+            [file] = (tree / "LICENSES").glob(f"*/{license}")
+            whole = file.read_text().split("License-Text:\n")[1].split()
+            assert [word for word in text.split() if word != "."][-len(whole) :] == [
+                word for word in whole if word != "."
+            ]
+
+
 # A kernel begins with so many characters in which a signature changes some.
 HEADER = "MZ".ljust(4096, ".")
 
