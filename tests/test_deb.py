@@ -279,8 +279,13 @@ def test_each_license_of_the_headers_is_in_the_copyright_file():
             ]
 
 
-# A kernel begins with so many characters in which a signature changes some.
-HEADER = "MZ".ljust(4096, ".")
+# A kernel begins with so many characters, of which a signature changes some: the checksum, and
+# where the certificate table is and how large. They are 88 and 168 bytes behind the place that the
+# number at 60 names.
+HEADER = "MZ".ljust(60, ".") + "@\0\0\0PE\0\0".ljust(240, "\0").ljust(4036, ".")
+# The variables of UEFI that say whether only signed kernels are booted, and whether shim boots all.
+SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+NO_VALIDATION = "MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 
 
 class Machine:
@@ -299,10 +304,12 @@ class Machine:
         self.initramfs = root / "boot" / f"initrd.img-{RELEASE.name}"
         self.modules = root / "usr/lib/modules" / RELEASE.name
         self.headers = root / "usr/src" / f"linux-headers-{RELEASE.name}"
-        # What a hook does that signs the kernel, as sbsign does.
+        # What a hook does that signs the kernel, as sbsign does: the signature is at the end.
+        header = f"dd of={self.image} bs=1 conv=notrunc status=none"
         self.sign = (
             f"echo signed >>{self.image}",
-            f"printf x | dd of={self.image} bs=1 seek=153 conv=notrunc status=none",
+            f"printf 'sum!' | {header} seek=152",
+            rf"printf 'addr\1\0\0\0' | {header} seek=232",
         )
         self.free(200_000)
 
@@ -319,6 +326,15 @@ class Machine:
     def hooks(self, *then: str) -> None:
         """Let the hooks of /etc/kernel be some shell commands."""
         self.program("linux-run-hooks", "\n".join(then))
+
+    def uefi(self, **variables: int | None) -> None:
+        """Have variables of UEFI, each behind four bytes of attributes; None for one without."""
+        names = {"secure_boot": SECURE_BOOT, "no_validation": NO_VALIDATION}
+        folder = self.root / "sys/firmware/efi/efivars"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in variables.items():
+            content = b"" if value is None else bytes([6, 0, 0, 0, value])
+            (folder / names[name]).write_bytes(content)
 
     def dkms(self, then: str) -> None:
         """Let the hook of DKMS for a kernel that goes be a shell command."""
@@ -357,7 +373,8 @@ class Machine:
     ) -> subprocess.CompletedProcess[str]:
         """Run a script of the package of the kernel, or of the headers, as dpkg does."""
         text = (self.debian / f"linux-{of}-{RELEASE.name}.{script}").read_text()
-        for folder in ("/boot", "/usr/lib/modules", "/usr/src", "/etc/kernel", "/usr/share/kernel"):
+        folders = ("/boot", "/usr/lib/modules", "/usr/src", "/etc/kernel", "/usr/share/kernel")
+        for folder in (*folders, "/sys/firmware"):
             text = text.replace(folder, f"{self.root}{folder}")
         path = f"{self.root / 'bin'}:{os.environ['PATH']}"
         return subprocess.run(
@@ -511,6 +528,130 @@ def test_a_signed_kernel_stays_when_its_package_is_reinstalled(server):
     assert server.run("postinst", "configure", RELEASE.version).returncode == 0
     assert server.kernel() == "kernel signed\n"
     assert server.boot() == before
+
+
+@pytest.mark.parametrize("at", [0, 62, 64, 151, 156, 231, 240, 4095])
+def test_a_kernel_whose_start_is_damaged_is_mended_by_its_package(server, at):
+    """A signature changes twelve bytes of the first 4 KiB, and no others."""
+    server.unpack()
+    server.hooks(*server.sign, f"touch {server.initramfs}")
+    assert server.run("postinst", "configure", "").returncode == 0
+    damaged = bytearray(server.image.read_bytes())
+    damaged[at] ^= 1
+    server.image.write_bytes(damaged)
+    server.hooks()
+    assert server.run("postinst", "configure", RELEASE.version).returncode == 0
+    assert server.image.read_text() == HEADER + "kernel"
+
+
+def test_a_kernel_whose_start_is_lost_is_mended_by_its_package(server):
+    """As a file system does that has lost a block."""
+    server.unpack()
+    assert server.run("postinst", "configure", "").returncode == 0
+    for start in (bytes(4096), b"\377" * 4096):
+        server.image.write_bytes(start + b"kernel")
+        assert server.run("postinst", "configure", RELEASE.version).returncode == 0
+        assert server.image.read_text() == HEADER + "kernel"
+
+
+def install_unsigned(server):
+    """Install a kernel with hooks that make an initramfs, and no signature."""
+    server.unpack()
+    # They do it as that of initramfs-tools and that of GRUB: as dpkg removes, or configures.
+    menu = f"ls {server.image.parent} | grep vmlinuz >{server.root}/menu"
+    server.hooks(
+        f'case "$2.$6" in postinst.configure) touch {server.initramfs} ;;',
+        f"postrm.remove) rm {server.initramfs} ;; *) exit 0 ;; esac",
+        f"{menu} || true",
+    )
+    return server.run("postinst", "configure", "")
+
+
+def test_a_kernel_that_nothing_has_signed_is_not_the_default_with_secure_boot(server):
+    """GRUB would wait at the console of a server that is far away."""
+    server.uefi(secure_boot=1)
+    result = install_unsigned(server)
+    assert result.returncode == 1
+    assert "Secure Boot is on, and no hook of /etc/kernel has signed" in result.stderr.replace(
+        str(server.root), ""
+    )
+    assert "The boot menu is as it was." in result.stderr
+    assert server.boot() == []
+    assert (server.root / "menu").read_text() == ""
+    assert not any("symlinks" in call for call in server.calls())
+    # The command that is printed signs it, and then it is installed as it is.
+    [command] = re.findall(r"^sbsign (.*)$", result.stderr, re.MULTILINE)
+    signed, unsigned = command.split()[-2:]
+    assert command == f"--key KEY --cert CERTIFICATE --output {signed} {unsigned}"
+    shutil.copy(unsigned, signed)
+    subprocess.run(["sh", "-c", "\n".join(server.sign)], check=True)
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert server.kernel() == "kernelsigned\n"
+    assert (server.root / "menu").read_text().split() == [server.image.name]
+    assert server.calls()[-1] == f"linux-update-symlinks install {RELEASE.name}"
+
+
+def test_a_menu_that_still_names_an_unsigned_kernel_is_named(server):
+    server.uefi(secure_boot=1)
+    server.unpack()
+    server.hooks('[ "$2" = postinst ]')
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert "the boot menu may name it: run update-grub." in result.stderr
+    assert server.boot() == []
+
+
+def test_a_kernel_that_a_hook_signs_is_installed_with_secure_boot(server):
+    server.uefi(secure_boot=1)
+    server.unpack()
+    server.hooks(*server.sign)
+    result = server.run("postinst", "configure", "")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_who_signs_kernels_later_can_say_so(server):
+    server.uefi(secure_boot=1)
+    meant = server.root / "etc/kernel/pagewright-unsigned"
+    meant.parent.mkdir(parents=True)
+    meant.touch()
+    result = install_unsigned(server)
+    assert result.returncode == 0
+    assert "is not signed. Sign it before the next boot." in result.stderr
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+def test_an_unsigned_kernel_that_may_be_in_a_menu_stays(server):
+    """Secure Boot was off when it was installed, or its signature is lost."""
+    assert install_unsigned(server).returncode == 0
+    server.uefi(secure_boot=1)
+    result = server.run("postinst", "configure", RELEASE.version)
+    assert result.returncode == 1
+    assert "the boot menu may name it, so do not reboot now." in result.stderr
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"secure_boot": 0},
+        # Whoever has used `mokutil --disable-validation` boots unsigned kernels.
+        {"secure_boot": 1, "no_validation": 1},
+        {},
+        {"secure_boot": None},
+    ],
+)
+def test_a_kernel_is_not_signed_where_nothing_asks_for_it(server, variables):
+    if variables:
+        server.uefi(**variables)
+    result = install_unsigned(server)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+def test_a_variable_that_cannot_be_read_says_nothing(server):
+    """As in a container. Root can read all files, and nobody a folder."""
+    (server.root / "sys/firmware/efi/efivars" / SECURE_BOOT).mkdir(parents=True)
+    assert install_unsigned(server).returncode == 0
 
 
 def test_an_initramfs_that_is_gone_is_named(server):
