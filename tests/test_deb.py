@@ -1644,6 +1644,50 @@ def test_the_key_of_the_page_never_expires(key):
     assert (found.fault, found.expires) == ("", None)
 
 
+def unattended_pattern() -> dict[str, str]:
+    """Return which packages unattended-upgrades takes, as the page has it say."""
+    section = documents.section("install.md", "A repository for several servers")
+    [pattern] = re.findall(r'^ +Unattended-Upgrade::Origins-Pattern:: "(.*)";$', section, re.M)
+    # The other place that names it.
+    span = f'`Unattended-Upgrade::Origins-Pattern:: "{pattern}";`'
+    assert span in documents.section("install.md", "Keep it the default")
+    return dict(part.split("=") for part in pattern.split(","))
+
+
+def test_unattended_upgrades_take_what_the_repository_has(space, key, reprepro):
+    """By default they take what comes from Debian, and the kernel would get no fixes."""
+    target = archive.make(space, key)
+    lines = (target / "conf" / "distributions").read_text().splitlines()
+    fields = {name.lower(): value for name, value in (line.split(": ") for line in lines)}
+    assert unattended_pattern().items() <= fields.items()
+    # Without one of them it would take packages of others, or of all releases.
+    assert unattended_pattern().keys() == {"origin", "codename"}
+
+
+def test_apt_understands_what_the_page_has_unattended_upgrades_take(tmp_path):
+    section = documents.section("install.md", "A repository for several servers")
+    [written] = [text for text in documents.scripts(section, server=True) if "Unattended" in text]
+    [folder] = re.findall(r"^cat >(/etc/apt/apt\.conf\.d)/\w+ ", written)
+    (tmp_path / "50unattended-upgrades").write_text(
+        'Unattended-Upgrade::Origins-Pattern { "origin=Debian"; };\n'
+    )
+    subprocess.run(["sh", "-e", "-c", written.replace(folder, str(tmp_path))], check=True)
+    (tmp_path / "apt.conf").write_text(f'Dir "{tmp_path}/none"; Dir::Etc::parts "{tmp_path}";\n')
+    shown = subprocess.run(
+        ["apt-config", "dump", "Unattended-Upgrade::Origins-Pattern"],
+        env={**os.environ, "APT_CONFIG": str(tmp_path / "apt.conf")},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    ours = ",".join(f"{name}={value}" for name, value in unattended_pattern().items())
+    patterns = re.findall(r'^Unattended-Upgrade::Origins-Pattern:: "(.*)";$', shown, re.M)
+    assert patterns == ["origin=Debian", ours]
+    # Who goes back to Debian's kernel takes it back.
+    [name] = (file.name for file in tmp_path.glob("*pagewright*"))
+    assert f"{folder}/{name}" in documents.section("install.md", "Go back")
+
+
 @pytest.fixture
 def reprepro(space, tmp_path, monkeypatch):
     """Stand in for reprepro, which signs; return the file with the terminal that gpg is told of."""
@@ -1756,11 +1800,16 @@ def test_apt_takes_the_last_version_from_a_signed_repository(key, tmp_path, monk
     section = documents.section("install.md", "A repository for several servers")
     for script in documents.scripts(section):
         typed(script)
-    [commands] = documents.scripts(section, server=True)
+    commands, _ = documents.scripts(section, server=True)
     said = typed(commands)
     assert re.findall(r"^Inst (\S+) \((\S+) ", said, re.MULTILINE) == [
         *((METAPACKAGE, "10"), ("pagewright-tools", "1"))
     ]
+    # What unattended-upgrades goes by is what apt knows of the repository.
+    known = dict(
+        re.findall(r"\b([on])=(\w+)", typed(f"apt-cache policy {METAPACKAGE}; apt-cache policy"))
+    )
+    assert (known["o"], known["n"]) == tuple(unattended_pattern().values())
     # Whoever changes what is in it is found out.
     release = next(clone.glob("out/*/repository/dists/*/InRelease"))
     release.write_text(release.read_text().replace("Origin: Pagewright", "Origin: Somebody"))
