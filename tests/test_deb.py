@@ -5,6 +5,7 @@ test_install.py makes them in earnest, and installs them.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import itertools
@@ -76,13 +77,13 @@ def test_a_source_without_a_revision_has_a_version():
 
 
 def test_the_next_number_follows_that_of_the_same_flavour(space):
-    assert deb.next_number(space, "cloud-arm64") == 1
+    assert deb.next_number(deb.folder(space), "cloud-arm64") == 1
     deb.folder(space).mkdir(parents=True)
     for name in ("9-cloud-arm64", "10-cloud-arm64", "12-arm64", "13-cloud-arm64-dynamic"):
         package = f"linux-image-6.12.117-pagewright{name}_6.12.117-1+x_arm64.deb"
         (deb.folder(space) / package).touch()
-    assert deb.next_number(space, "cloud-arm64") == 11
-    assert deb.next_number(space, "arm64") == 13
+    assert deb.next_number(deb.folder(space), "cloud-arm64") == 11
+    assert deb.next_number(deb.folder(space), "arm64") == 13
 
 
 FLAVOURS = [name for name in recipes.names(SPACE) if recipes.recipe(SPACE, name).modules]
@@ -983,7 +984,7 @@ def compiled(monkeypatch):
         (target / "include").mkdir(parents=True)
         (target / "include" / "hello.h").touch()
 
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     monkeypatch.setattr(deb.disk, "free", lambda _: 100_000)
     source = dataclasses.make_dataclass("Source", ["package_version"])(RELEASE.source)
     monkeypatch.setattr(deb.source, "ensure", lambda _: source)
@@ -1030,7 +1031,7 @@ def test_packages_say_the_commit_at_which_the_build_began(compiled, space, monke
     for name in ("_pack", "_write_tools"):
         monkeypatch.setattr(deb, name, lambda *_: None)
     written = "source/debian/changelog"
-    monkeypatch.setattr(deb, "_move", lambda _, work: (work / written).read_text())
+    monkeypatch.setattr(deb, "_move", lambda work, _: (work / written).read_text())
     assert "a" * 12 in deb.make(space, "cloud-arm64", RELEASE.number)
 
 
@@ -1117,6 +1118,45 @@ def test_two_runs_at_once_have_two_numbers(compiled, space, monkeypatch):
     for thread in threads:
         thread.join()
     assert numbers == [1, 2]
+
+
+def test_packages_of_tests_leave_those_of_the_administrator_alone(compiled, space, monkeypatch):
+    """They have the same numbers, and `make repo` would publish them."""
+
+    def pack(source_package, seconds, log):
+        log.write_text("log")
+        name = {"source": "linux-image-1", "tools": "pagewright-tools"}[source_package.name]
+        (source_package.parent / f"{name}.deb").write_text("made by a test")
+
+    monkeypatch.setattr(deb, "_pack", pack)
+    for name in ("_put_in_order", "_write_debian", "_write_tools"):
+        monkeypatch.setattr(deb, name, lambda *_: None)
+    place, own = deb.folder(space), space.root / "install-packages"
+    place.mkdir(parents=True)
+    ninth = RELEASE.name.replace("pagewright3", "pagewright9")
+    for name in ("linux-image-1", "pagewright-tools", f"linux-image-{ninth}_1_arm64"):
+        (place / f"{name}.deb").write_text("the administrator's")
+    before = sorted((file, file.read_text()) for file in place.iterdir())
+    made = deb.make(space, "cloud-arm64", target=own)
+    # Nor do the numbers go on from theirs.
+    assert (own / f"{RELEASE.name.replace('pagewright3', 'pagewright1')}.log").exists()
+    assert made == [own / "linux-image-1.deb", own / "pagewright-tools.deb"]
+    assert {file.read_text() for file in made} == {"made by a test"}
+    assert sorted((file, file.read_text()) for file in place.iterdir()) == before
+    assert deb.make(space, "cloud-arm64", 1) == [place / file.name for file in made]
+
+
+def test_the_tests_of_an_installation_make_packages_in_a_folder_of_their_own():
+    """They run on the computer of whoever makes packages for servers, in the same clone."""
+    text = (SPACE.root / "tests" / "test_install.py").read_text()
+    calls = [
+        (ast.unparse(call.args[0]), {k.arg: ast.unparse(k.value) for k in call.keywords})
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "deb.make"
+    ]
+    assert [keywords["target"] for space, keywords in calls if space == "SPACE"] == ["PACKAGES"] * 2
+    assert "deb.folder(SPACE)" not in text
+    assert 'PACKAGES = SPACE.out / "packages"' not in text
 
 
 @pytest.fixture
@@ -1426,16 +1466,60 @@ def test_an_unknown_build_is_an_error(space, never_built):
         deb.make(space, "cloud-arm65")
 
 
+NOT_THERE = packages.Need("no-such-package", "no-such-program", "test")
+
+
 def test_missing_programs_are_named_before_the_build(space, never_built, monkeypatch):
-    need = packages.Need("no-such-package", "no-such-program", "make packages")
-    monkeypatch.setattr(packages, "PACKAGING", (need,))
-    with pytest.raises(HostError, match="takes no-such-package") as error:
+    monkeypatch.setattr(packages, "OF_PACKAGES", (NOT_THERE,))
+    with pytest.raises(HostError, match="making packages takes no-such-package,") as error:
         deb.make(space, "cloud-arm64")
     assert "setup --packaging" in error.value.todo
 
 
+def test_programs_of_other_work_are_not_asked_for(space, never_built, monkeypatch):
+    """Who makes packages need not be able to sign a repository, nor to boot a whole Debian."""
+    asked = []
+    monkeypatch.setattr(packages, "missing", lambda of: asked.append(of) or [])
+    monkeypatch.setattr(deb.disk, "free", lambda _: 100)
+    with pytest.raises(DiskFullError):
+        deb.make(space, "cloud-arm64")
+    with pytest.raises(PagewrightError, match="no packages yet"):
+        archive.make(space, "me")
+    names = [{need.package for need in needs} for needs in asked]
+    assert names == [{"debhelper", "dpkg-dev"}, {"reprepro", "gnupg"}]
+    tried = {need.package for need in packages.PACKAGING} - set.union(*names)
+    assert tried == {"lintian", "fdisk", "dosfstools", "qemu-efi-aarch64"}
+
+
+def test_missing_programs_of_a_repository_are_named(space, monkeypatch):
+    monkeypatch.setattr(packages, "OF_REPOSITORY", (NOT_THERE,))
+    with pytest.raises(HostError, match="making an apt repository takes no-such-package,"):
+        archive.make(space, "me")
+
+
+@pytest.mark.parametrize(
+    ("flavour", "why"),
+    [
+        ("base-4k", "with none of the features"),
+        ("bare-4k-kasan-without-percpu-local", "with none of the features"),
+        ("naive-4k", "for no server: HVO that breaks the rules"),
+        ("debug-4k", "a kernel for tests"),
+        ("patched-4k", "a kernel for tests"),
+    ],
+)
+def test_packages_are_made_of_kernels_for_servers(compiled, space, never_built, flavour, why):
+    """All say that they are for servers, with the features."""
+    asks = why == "a kernel for tests"
+    with pytest.raises(PagewrightError, match=why) as error:
+        deb.make(space, flavour)
+    assert ("--for-tests" in error.value.todo) == asks
+    then = (AssertionError, "a build was begun") if asks else (PagewrightError, why)
+    with pytest.raises(then[0], match=then[1]):
+        deb.make(space, flavour, for_tests=True)
+
+
 def test_a_full_disk_is_noticed_before_the_build(space, never_built, monkeypatch):
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     monkeypatch.setattr(deb.disk, "free", lambda _: 100)
     with pytest.raises(DiskFullError, match="packages of cloud-arm64 needs 8000 MB"):
         deb.make(space, "cloud-arm64")
@@ -1466,7 +1550,7 @@ def test_the_longest_name_that_uname_has_is_built(compiled, space, never_built):
 
 
 def test_a_repository_takes_packages_and_a_key(space, monkeypatch, tmp_path):
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     with pytest.raises(PagewrightError, match="no packages yet"):
         archive.make(space, "me")
     (deb.folder(space) / "one_1_all.deb").touch()
@@ -1691,7 +1775,7 @@ def test_apt_understands_what_the_page_has_unattended_upgrades_take(tmp_path):
 @pytest.fixture
 def reprepro(space, tmp_path, monkeypatch):
     """Stand in for reprepro, which signs; return the file with the terminal that gpg is told of."""
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     deb.folder(space).mkdir(parents=True)
     (deb.folder(space) / "one_1_all.deb").touch()
     told = tmp_path / "told"
