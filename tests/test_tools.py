@@ -2706,6 +2706,10 @@ def test_units_start_what_there_is():
     assert f"ConditionPathIsSymbolicLink=!{written[0]}" in service.splitlines()
     # These file systems ProtectSystem leaves out, and root may write to disks without a capability.
     assert {"ProtectControlGroups=yes", "DevicePolicy=closed"} <= set(service.splitlines())
+    # One that hangs does not keep the timer from starting the next one.
+    [seconds] = re.findall(r"^TimeoutStartSec=(\d+)$", service, re.MULTILINE)
+    assert "OnUnitActiveSec=1min" in timer.splitlines()
+    assert 0 < int(seconds) < 60
     # The kernel's log is the one device that it reads.
     assert re.findall(r"^DeviceAllow=(.*)$", service, re.MULTILINE) == ["/dev/kmsg r"]
 
