@@ -2501,7 +2501,8 @@ def samples(text: str) -> dict[str, float]:
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP \w+ \S.*|TYPE \w+ (counter|gauge))", line)
             continue
-        match = re.fullmatch(r'(\w+)((?:\{(?:\w+="[^"\\]*",?)*\})?) (\S+)', line)
+        label = r'\w+="(?:[^"\\]|\\[\\"n])*"'
+        match = re.fullmatch(rf"(\w+)((?:\{{{label}(?:,{label})*\}})?) (\S+)", line)
         assert match, line
         assert match[1] in kinds
         assert (kinds[match[1]] == "counter") == match[1].endswith("_total")
@@ -2530,6 +2531,15 @@ def test_export_writes_what_status_says(tree, call, tmp_path):
 def test_export_on_a_kernel_without_the_features(tree, call):
     found = samples(call(tree("x86"), "export")[1])
     assert {value for name, value in found.items() if "feature_on" in name} == {0}
+
+
+def test_what_a_stranger_writes_in_a_tree_is_only_a_label_in_metrics(tree, call):
+    """Prometheus would refuse the whole file, or take the rest of the label for a metric."""
+    release = 'a\\b"} 1\npagewright_info{release="c'
+    found = samples(call(tree("all-on", {"/proc/sys/kernel/osrelease": release}), "export")[1])
+    [info] = (name for name in found if name.startswith("pagewright_info"))
+    written = r"a\\b\"} 1\npagewright_info{release=\"c"
+    assert info == f'pagewright_info{{release="{written}",architecture="aarch64"}}'
 
 
 def test_export_follows_no_link_at_the_name_that_it_writes_first(tree, call, tmp_path):
