@@ -5,6 +5,7 @@ test_install.py makes them in earnest, and installs them.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import itertools
@@ -76,13 +77,13 @@ def test_a_source_without_a_revision_has_a_version():
 
 
 def test_the_next_number_follows_that_of_the_same_flavour(space):
-    assert deb.next_number(space, "cloud-arm64") == 1
+    assert deb.next_number(deb.folder(space), "cloud-arm64") == 1
     deb.folder(space).mkdir(parents=True)
     for name in ("9-cloud-arm64", "10-cloud-arm64", "12-arm64", "13-cloud-arm64-dynamic"):
         package = f"linux-image-6.12.117-pagewright{name}_6.12.117-1+x_arm64.deb"
         (deb.folder(space) / package).touch()
-    assert deb.next_number(space, "cloud-arm64") == 11
-    assert deb.next_number(space, "arm64") == 13
+    assert deb.next_number(deb.folder(space), "cloud-arm64") == 11
+    assert deb.next_number(deb.folder(space), "arm64") == 13
 
 
 FLAVOURS = [name for name in recipes.names(SPACE) if recipes.recipe(SPACE, name).modules]
@@ -234,8 +235,58 @@ def test_a_template_with_an_unknown_value_is_refused(space, tmp_path):
         deb._write_debian(space, recipes.recipe(SPACE, "arm64"), RELEASE, tmp_path / "work")
 
 
-# A kernel begins with so many characters in which a signature changes some.
-HEADER = "MZ".ljust(4096, ".")
+# The first lines of a file of the kernel have this line.
+_SPDX = re.compile(r"SPDX-License-Identifier:([\w .+()-]+)")
+
+
+def identifiers(folder: Path) -> set[str]:
+    """Return the licenses and exceptions that files name, as SPDX calls them now."""
+    found = set()
+    for file in (file for file in folder.rglob("*") if file.is_file()):
+        with file.open(errors="replace") as opened:
+            for match in map(_SPDX.search, itertools.islice(opened, 5)):
+                found |= set(re.findall(r"[\w.+-]+", match[1]) if match else ())
+    gnu = re.compile(r"(L?GPL-[\d.]+)(\+?)$")
+    return {
+        gnu.sub(lambda old: f"{old[1]}{'-or-later' if old[2] else '-only'}", name)
+        for name in found - {"OR", "or", "AND", "WITH"}
+    }
+
+
+def paragraphs_of_licenses() -> dict[str, str]:
+    """Return what the copyright file of the kernel's packages says of each license."""
+    text = (SPACE.root / "packaging" / "debian" / "copyright").read_text()
+    return dict(re.findall(r"^License: (\S+)\n((?: .*\n?)+)", text, re.MULTILINE))
+
+
+def test_each_license_of_the_headers_is_in_the_copyright_file():
+    tree = source.ensure(SPACE).path
+    # What scripts/package/install-extmod-build copies is there.
+    folders = [tree / name for name in ("include", "arch/arm64/include", "scripts")]
+    named = set().union(*map(identifiers, folders))
+    named |= set().union(*(identifiers(feature.path / "linux") for feature in SPACE.features()))
+    assert {"GPL-2.0-only", "GPL-2.0-or-later", "MIT", "Linux-syscall-note"} <= named
+    said = paragraphs_of_licenses()
+    assert named - set(said) == set()
+    for license, text in said.items():
+        if short := re.search(r"/usr/share/common-licenses/(\S+)\.$", text.strip()):
+            assert license.startswith(short[1])
+            assert (Path("/usr/share/common-licenses") / short[1]).exists()
+        elif "These packages have them under the latter" not in " ".join(text.split()):
+            [file] = (tree / "LICENSES").glob(f"*/{license}")
+            whole = file.read_text().split("License-Text:\n")[1].split()
+            assert [word for word in text.split() if word != "."][-len(whole) :] == [
+                word for word in whole if word != "."
+            ]
+
+
+# A kernel begins with so many characters, of which a signature changes some: the checksum, and
+# where the certificate table is and how large. They are 88 and 168 bytes behind the place that the
+# number at 60 names.
+HEADER = "MZ".ljust(60, ".") + "@\0\0\0PE\0\0".ljust(240, "\0").ljust(4036, ".")
+# The variables of UEFI that say whether only signed kernels are booted, and whether shim boots all.
+SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+NO_VALIDATION = "MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 
 
 class Machine:
@@ -254,10 +305,12 @@ class Machine:
         self.initramfs = root / "boot" / f"initrd.img-{RELEASE.name}"
         self.modules = root / "usr/lib/modules" / RELEASE.name
         self.headers = root / "usr/src" / f"linux-headers-{RELEASE.name}"
-        # What a hook does that signs the kernel, as sbsign does.
+        # What a hook does that signs the kernel, as sbsign does: the signature is at the end.
+        header = f"dd of={self.image} bs=1 conv=notrunc status=none"
         self.sign = (
             f"echo signed >>{self.image}",
-            f"printf x | dd of={self.image} bs=1 seek=153 conv=notrunc status=none",
+            f"printf 'sum!' | {header} seek=152",
+            rf"printf 'addr\1\0\0\0' | {header} seek=232",
         )
         self.free(200_000)
 
@@ -274,6 +327,15 @@ class Machine:
     def hooks(self, *then: str) -> None:
         """Let the hooks of /etc/kernel be some shell commands."""
         self.program("linux-run-hooks", "\n".join(then))
+
+    def uefi(self, **variables: int | None) -> None:
+        """Have variables of UEFI, each behind four bytes of attributes; None for one without."""
+        names = {"secure_boot": SECURE_BOOT, "no_validation": NO_VALIDATION}
+        folder = self.root / "sys/firmware/efi/efivars"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, value in variables.items():
+            content = b"" if value is None else bytes([6, 0, 0, 0, value])
+            (folder / names[name]).write_bytes(content)
 
     def dkms(self, then: str) -> None:
         """Let the hook of DKMS for a kernel that goes be a shell command."""
@@ -312,7 +374,8 @@ class Machine:
     ) -> subprocess.CompletedProcess[str]:
         """Run a script of the package of the kernel, or of the headers, as dpkg does."""
         text = (self.debian / f"linux-{of}-{RELEASE.name}.{script}").read_text()
-        for folder in ("/boot", "/usr/lib/modules", "/usr/src", "/etc/kernel", "/usr/share/kernel"):
+        folders = ("/boot", "/usr/lib/modules", "/usr/src", "/etc/kernel", "/usr/share/kernel")
+        for folder in (*folders, "/sys/firmware"):
             text = text.replace(folder, f"{self.root}{folder}")
         path = f"{self.root / 'bin'}:{os.environ['PATH']}"
         return subprocess.run(
@@ -466,6 +529,130 @@ def test_a_signed_kernel_stays_when_its_package_is_reinstalled(server):
     assert server.run("postinst", "configure", RELEASE.version).returncode == 0
     assert server.kernel() == "kernel signed\n"
     assert server.boot() == before
+
+
+@pytest.mark.parametrize("at", [0, 62, 64, 151, 156, 231, 240, 4095])
+def test_a_kernel_whose_start_is_damaged_is_mended_by_its_package(server, at):
+    """A signature changes twelve bytes of the first 4 KiB, and no others."""
+    server.unpack()
+    server.hooks(*server.sign, f"touch {server.initramfs}")
+    assert server.run("postinst", "configure", "").returncode == 0
+    damaged = bytearray(server.image.read_bytes())
+    damaged[at] ^= 1
+    server.image.write_bytes(damaged)
+    server.hooks()
+    assert server.run("postinst", "configure", RELEASE.version).returncode == 0
+    assert server.image.read_text() == HEADER + "kernel"
+
+
+def test_a_kernel_whose_start_is_lost_is_mended_by_its_package(server):
+    """As a file system does that has lost a block."""
+    server.unpack()
+    assert server.run("postinst", "configure", "").returncode == 0
+    for start in (bytes(4096), b"\377" * 4096):
+        server.image.write_bytes(start + b"kernel")
+        assert server.run("postinst", "configure", RELEASE.version).returncode == 0
+        assert server.image.read_text() == HEADER + "kernel"
+
+
+def install_unsigned(server):
+    """Install a kernel with hooks that make an initramfs, and no signature."""
+    server.unpack()
+    # They do it as that of initramfs-tools and that of GRUB: as dpkg removes, or configures.
+    menu = f"ls {server.image.parent} | grep vmlinuz >{server.root}/menu"
+    server.hooks(
+        f'case "$2.$6" in postinst.configure) touch {server.initramfs} ;;',
+        f"postrm.remove) rm {server.initramfs} ;; *) exit 0 ;; esac",
+        f"{menu} || true",
+    )
+    return server.run("postinst", "configure", "")
+
+
+def test_a_kernel_that_nothing_has_signed_is_not_the_default_with_secure_boot(server):
+    """GRUB would wait at the console of a server that is far away."""
+    server.uefi(secure_boot=1)
+    result = install_unsigned(server)
+    assert result.returncode == 1
+    assert "Secure Boot is on, and no hook of /etc/kernel has signed" in result.stderr.replace(
+        str(server.root), ""
+    )
+    assert "The boot menu is as it was." in result.stderr
+    assert server.boot() == []
+    assert (server.root / "menu").read_text() == ""
+    assert not any("symlinks" in call for call in server.calls())
+    # The command that is printed signs it, and then it is installed as it is.
+    [command] = re.findall(r"^sbsign (.*)$", result.stderr, re.MULTILINE)
+    signed, unsigned = command.split()[-2:]
+    assert command == f"--key KEY --cert CERTIFICATE --output {signed} {unsigned}"
+    shutil.copy(unsigned, signed)
+    subprocess.run(["sh", "-c", "\n".join(server.sign)], check=True)
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert server.kernel() == "kernelsigned\n"
+    assert (server.root / "menu").read_text().split() == [server.image.name]
+    assert server.calls()[-1] == f"linux-update-symlinks install {RELEASE.name}"
+
+
+def test_a_menu_that_still_names_an_unsigned_kernel_is_named(server):
+    server.uefi(secure_boot=1)
+    server.unpack()
+    server.hooks('[ "$2" = postinst ]')
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert "the boot menu may name it: run update-grub." in result.stderr
+    assert server.boot() == []
+
+
+def test_a_kernel_that_a_hook_signs_is_installed_with_secure_boot(server):
+    server.uefi(secure_boot=1)
+    server.unpack()
+    server.hooks(*server.sign)
+    result = server.run("postinst", "configure", "")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_who_signs_kernels_later_can_say_so(server):
+    server.uefi(secure_boot=1)
+    meant = server.root / "etc/kernel/pagewright-unsigned"
+    meant.parent.mkdir(parents=True)
+    meant.touch()
+    result = install_unsigned(server)
+    assert result.returncode == 0
+    assert "is not signed. Sign it before the next boot." in result.stderr
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+def test_an_unsigned_kernel_that_may_be_in_a_menu_stays(server):
+    """Secure Boot was off when it was installed, or its signature is lost."""
+    assert install_unsigned(server).returncode == 0
+    server.uefi(secure_boot=1)
+    result = server.run("postinst", "configure", RELEASE.version)
+    assert result.returncode == 1
+    assert "the boot menu may name it, so do not reboot now." in result.stderr
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"secure_boot": 0},
+        # Whoever has used `mokutil --disable-validation` boots unsigned kernels.
+        {"secure_boot": 1, "no_validation": 1},
+        {},
+        {"secure_boot": None},
+    ],
+)
+def test_a_kernel_is_not_signed_where_nothing_asks_for_it(server, variables):
+    if variables:
+        server.uefi(**variables)
+    result = install_unsigned(server)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert server.boot() == [server.initramfs.name, server.image.name]
+
+
+def test_a_variable_that_cannot_be_read_says_nothing(server):
+    """As in a container. Root can read all files, and nobody a folder."""
+    (server.root / "sys/firmware/efi/efivars" / SECURE_BOOT).mkdir(parents=True)
+    assert install_unsigned(server).returncode == 0
 
 
 def test_an_initramfs_that_is_gone_is_named(server):
@@ -797,7 +984,7 @@ def compiled(monkeypatch):
         (target / "include").mkdir(parents=True)
         (target / "include" / "hello.h").touch()
 
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     monkeypatch.setattr(deb.disk, "free", lambda _: 100_000)
     source = dataclasses.make_dataclass("Source", ["package_version"])(RELEASE.source)
     monkeypatch.setattr(deb.source, "ensure", lambda _: source)
@@ -844,7 +1031,7 @@ def test_packages_say_the_commit_at_which_the_build_began(compiled, space, monke
     for name in ("_pack", "_write_tools"):
         monkeypatch.setattr(deb, name, lambda *_: None)
     written = "source/debian/changelog"
-    monkeypatch.setattr(deb, "_move", lambda _, work: (work / written).read_text())
+    monkeypatch.setattr(deb, "_move", lambda work, _: (work / written).read_text())
     assert "a" * 12 in deb.make(space, "cloud-arm64", RELEASE.number)
 
 
@@ -931,6 +1118,45 @@ def test_two_runs_at_once_have_two_numbers(compiled, space, monkeypatch):
     for thread in threads:
         thread.join()
     assert numbers == [1, 2]
+
+
+def test_packages_of_tests_leave_those_of_the_administrator_alone(compiled, space, monkeypatch):
+    """They have the same numbers, and `make repo` would publish them."""
+
+    def pack(source_package, seconds, log):
+        log.write_text("log")
+        name = {"source": "linux-image-1", "tools": "pagewright-tools"}[source_package.name]
+        (source_package.parent / f"{name}.deb").write_text("made by a test")
+
+    monkeypatch.setattr(deb, "_pack", pack)
+    for name in ("_put_in_order", "_write_debian", "_write_tools"):
+        monkeypatch.setattr(deb, name, lambda *_: None)
+    place, own = deb.folder(space), space.root / "install-packages"
+    place.mkdir(parents=True)
+    ninth = RELEASE.name.replace("pagewright3", "pagewright9")
+    for name in ("linux-image-1", "pagewright-tools", f"linux-image-{ninth}_1_arm64"):
+        (place / f"{name}.deb").write_text("the administrator's")
+    before = sorted((file, file.read_text()) for file in place.iterdir())
+    made = deb.make(space, "cloud-arm64", target=own)
+    # Nor do the numbers go on from theirs.
+    assert (own / f"{RELEASE.name.replace('pagewright3', 'pagewright1')}.log").exists()
+    assert made == [own / "linux-image-1.deb", own / "pagewright-tools.deb"]
+    assert {file.read_text() for file in made} == {"made by a test"}
+    assert sorted((file, file.read_text()) for file in place.iterdir()) == before
+    assert deb.make(space, "cloud-arm64", 1) == [place / file.name for file in made]
+
+
+def test_the_tests_of_an_installation_make_packages_in_a_folder_of_their_own():
+    """They run on the computer of whoever makes packages for servers, in the same clone."""
+    text = (SPACE.root / "tests" / "test_install.py").read_text()
+    calls = [
+        (ast.unparse(call.args[0]), {k.arg: ast.unparse(k.value) for k in call.keywords})
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "deb.make"
+    ]
+    assert [keywords["target"] for space, keywords in calls if space == "SPACE"] == ["PACKAGES"] * 2
+    assert "deb.folder(SPACE)" not in text
+    assert 'PACKAGES = SPACE.out / "packages"' not in text
 
 
 @pytest.fixture
@@ -1240,16 +1466,60 @@ def test_an_unknown_build_is_an_error(space, never_built):
         deb.make(space, "cloud-arm65")
 
 
+NOT_THERE = packages.Need("no-such-package", "no-such-program", "test")
+
+
 def test_missing_programs_are_named_before_the_build(space, never_built, monkeypatch):
-    need = packages.Need("no-such-package", "no-such-program", "make packages")
-    monkeypatch.setattr(packages, "PACKAGING", (need,))
-    with pytest.raises(HostError, match="takes no-such-package") as error:
+    monkeypatch.setattr(packages, "OF_PACKAGES", (NOT_THERE,))
+    with pytest.raises(HostError, match="making packages takes no-such-package,") as error:
         deb.make(space, "cloud-arm64")
     assert "setup --packaging" in error.value.todo
 
 
+def test_programs_of_other_work_are_not_asked_for(space, never_built, monkeypatch):
+    """Who makes packages need not be able to sign a repository, nor to boot a whole Debian."""
+    asked = []
+    monkeypatch.setattr(packages, "missing", lambda of: asked.append(of) or [])
+    monkeypatch.setattr(deb.disk, "free", lambda _: 100)
+    with pytest.raises(DiskFullError):
+        deb.make(space, "cloud-arm64")
+    with pytest.raises(PagewrightError, match="no packages yet"):
+        archive.make(space, "me")
+    names = [{need.package for need in needs} for needs in asked]
+    assert names == [{"debhelper", "dpkg-dev"}, {"reprepro", "gnupg"}]
+    tried = {need.package for need in packages.PACKAGING} - set.union(*names)
+    assert tried == {"lintian", "fdisk", "dosfstools", "qemu-efi-aarch64"}
+
+
+def test_missing_programs_of_a_repository_are_named(space, monkeypatch):
+    monkeypatch.setattr(packages, "OF_REPOSITORY", (NOT_THERE,))
+    with pytest.raises(HostError, match="making an apt repository takes no-such-package,"):
+        archive.make(space, "me")
+
+
+@pytest.mark.parametrize(
+    ("flavour", "why"),
+    [
+        ("base-4k", "with none of the features"),
+        ("bare-4k-kasan-without-percpu-local", "with none of the features"),
+        ("naive-4k", "for no server: HVO that breaks the rules"),
+        ("debug-4k", "a kernel for tests"),
+        ("patched-4k", "a kernel for tests"),
+    ],
+)
+def test_packages_are_made_of_kernels_for_servers(compiled, space, never_built, flavour, why):
+    """All say that they are for servers, with the features."""
+    asks = why == "a kernel for tests"
+    with pytest.raises(PagewrightError, match=why) as error:
+        deb.make(space, flavour)
+    assert ("--for-tests" in error.value.todo) == asks
+    then = (AssertionError, "a build was begun") if asks else (PagewrightError, why)
+    with pytest.raises(then[0], match=then[1]):
+        deb.make(space, flavour, for_tests=True)
+
+
 def test_a_full_disk_is_noticed_before_the_build(space, never_built, monkeypatch):
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     monkeypatch.setattr(deb.disk, "free", lambda _: 100)
     with pytest.raises(DiskFullError, match="packages of cloud-arm64 needs 8000 MB"):
         deb.make(space, "cloud-arm64")
@@ -1280,7 +1550,7 @@ def test_the_longest_name_that_uname_has_is_built(compiled, space, never_built):
 
 
 def test_a_repository_takes_packages_and_a_key(space, monkeypatch, tmp_path):
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     with pytest.raises(PagewrightError, match="no packages yet"):
         archive.make(space, "me")
     (deb.folder(space) / "one_1_all.deb").touch()
@@ -1458,10 +1728,54 @@ def test_the_key_of_the_page_never_expires(key):
     assert (found.fault, found.expires) == ("", None)
 
 
+def unattended_pattern() -> dict[str, str]:
+    """Return which packages unattended-upgrades takes, as the page has it say."""
+    section = documents.section("install.md", "A repository for several servers")
+    [pattern] = re.findall(r'^ +Unattended-Upgrade::Origins-Pattern:: "(.*)";$', section, re.M)
+    # The other place that names it.
+    span = f'`Unattended-Upgrade::Origins-Pattern:: "{pattern}";`'
+    assert span in documents.section("install.md", "Keep it the default")
+    return dict(part.split("=") for part in pattern.split(","))
+
+
+def test_unattended_upgrades_take_what_the_repository_has(space, key, reprepro):
+    """By default they take what comes from Debian, and the kernel would get no fixes."""
+    target = archive.make(space, key)
+    lines = (target / "conf" / "distributions").read_text().splitlines()
+    fields = {name.lower(): value for name, value in (line.split(": ") for line in lines)}
+    assert unattended_pattern().items() <= fields.items()
+    # Without one of them it would take packages of others, or of all releases.
+    assert unattended_pattern().keys() == {"origin", "codename"}
+
+
+def test_apt_understands_what_the_page_has_unattended_upgrades_take(tmp_path):
+    section = documents.section("install.md", "A repository for several servers")
+    [written] = [text for text in documents.scripts(section, server=True) if "Unattended" in text]
+    [folder] = re.findall(r"^cat >(/etc/apt/apt\.conf\.d)/\w+ ", written)
+    (tmp_path / "50unattended-upgrades").write_text(
+        'Unattended-Upgrade::Origins-Pattern { "origin=Debian"; };\n'
+    )
+    subprocess.run(["sh", "-e", "-c", written.replace(folder, str(tmp_path))], check=True)
+    (tmp_path / "apt.conf").write_text(f'Dir "{tmp_path}/none"; Dir::Etc::parts "{tmp_path}";\n')
+    shown = subprocess.run(
+        ["apt-config", "dump", "Unattended-Upgrade::Origins-Pattern"],
+        env={**os.environ, "APT_CONFIG": str(tmp_path / "apt.conf")},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    ours = ",".join(f"{name}={value}" for name, value in unattended_pattern().items())
+    patterns = re.findall(r'^Unattended-Upgrade::Origins-Pattern:: "(.*)";$', shown, re.M)
+    assert patterns == ["origin=Debian", ours]
+    # Who goes back to Debian's kernel takes it back.
+    [name] = (file.name for file in tmp_path.glob("*pagewright*"))
+    assert f"{folder}/{name}" in documents.section("install.md", "Go back")
+
+
 @pytest.fixture
 def reprepro(space, tmp_path, monkeypatch):
     """Stand in for reprepro, which signs; return the file with the terminal that gpg is told of."""
-    monkeypatch.setattr(deb, "require_programs", lambda: None)
+    monkeypatch.setattr(packages, "require_packaging", lambda *_: None)
     deb.folder(space).mkdir(parents=True)
     (deb.folder(space) / "one_1_all.deb").touch()
     told = tmp_path / "told"
@@ -1570,11 +1884,16 @@ def test_apt_takes_the_last_version_from_a_signed_repository(key, tmp_path, monk
     section = documents.section("install.md", "A repository for several servers")
     for script in documents.scripts(section):
         typed(script)
-    [commands] = documents.scripts(section, server=True)
+    commands, _ = documents.scripts(section, server=True)
     said = typed(commands)
     assert re.findall(r"^Inst (\S+) \((\S+) ", said, re.MULTILINE) == [
         *((METAPACKAGE, "10"), ("pagewright-tools", "1"))
     ]
+    # What unattended-upgrades goes by is what apt knows of the repository.
+    known = dict(
+        re.findall(r"\b([on])=(\w+)", typed(f"apt-cache policy {METAPACKAGE}; apt-cache policy"))
+    )
+    assert (known["o"], known["n"]) == tuple(unattended_pattern().values())
     # Whoever changes what is in it is found out.
     release = next(clone.glob("out/*/repository/dists/*/InRelease"))
     release.write_text(release.read_text().replace("Origin: Pagewright", "Origin: Somebody"))

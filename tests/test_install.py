@@ -33,6 +33,9 @@ pytestmark = [pytest.mark.full, pytest.mark.long(30)]
 
 SPACE = workspace.find()
 SMALL_FLAVOUR = "system-4k"
+# Those that an administrator has made, of the same numbers perhaps, stay as they are: servers may
+# have installed them, and `make repo` would publish ours.
+PACKAGES = SPACE.out / "install-packages"
 DEBIANS_KERNEL = r"6\.\S+-cloud-arm64"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -y -q"
 # Where the server finds what it is given.
@@ -71,13 +74,13 @@ def flavour(request):
 @pytest.fixture(scope="module")
 def packages(flavour):
     """Make the packages of a build; return the folder's files by the number of the build."""
-    return {1: deb.make(SPACE, flavour, 1)}
+    return {1: deb.make(SPACE, flavour, 1, for_tests=True, target=PACKAGES)}
 
 
 @pytest.fixture(scope="module")
 def both(flavour, packages):
     """Make those of the next build, too."""
-    return {**packages, 2: deb.make(SPACE, flavour, 2)}
+    return {**packages, 2: deb.make(SPACE, flavour, 2, for_tests=True, target=PACKAGES)}
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +284,10 @@ def all_on_without_level_2(guest, name):
 
 def exported(guest):
     """Have systemd start the unit that exports metrics; it says what `pagewright status` says."""
+    # An emulated server may take longer than the unit gives it.
+    slow = "/etc/systemd/system/service.d"
+    guest.check(f"mkdir -p {slow} && printf '[Service]\\nTimeoutStartSec=1h\\n' >{slow}/slow.conf")
+    guest.check("systemctl daemon-reload", LONG)
     # The folder belongs to the exporter, and root is another user. Debian 12's package gives it to
     # root, and the folder above to the exporter.
     guest.check(f"install -d -o nobody -g nogroup -m 755 $(dirname {METRICS})")
@@ -336,7 +343,7 @@ def exported_each_minute(guest):
 def test_lintian_has_nothing_to_say(flavour, both):
     made = [f"*-{flavour}_*pagewright{number}-*.changes" for number in both]
     for name in (*made, f"pagewright-tools_{deb.tools(SPACE).version}_*.changes"):
-        changes = next(deb.folder(SPACE).glob(name))
+        changes = next(PACKAGES.glob(name))
         # The first two are errors: our address reaches nobody. Packages that one makes for oneself
         # need none. The third is a warning: such a name may not fit on a CD, and these go on none.
         but = "bogus-mail-host,bogus-mail-host-in-debian-changelog,package-has-long-file-name"
@@ -349,7 +356,7 @@ def test_built_again_elsewhere_the_packages_are_the_same(flavour, packages, tmp_
     generated = shutil.ignore_patterns("out", ".venv", ".*_cache", "__pycache__")
     elsewhere = tmp_path / "another" / "folder"
     shutil.copytree(SPACE.root, elsewhere, symlinks=True, ignore=generated)
-    again = deb.make(dataclasses.replace(SPACE, root=elsewhere), flavour, 1)
+    again = deb.make(dataclasses.replace(SPACE, root=elsewhere), flavour, 1, for_tests=True)
     first = {file.name: digest(file) for file in packages[1]}
     assert {file.name: digest(file) for file in again} == first
 

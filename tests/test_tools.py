@@ -2501,7 +2501,8 @@ def samples(text: str) -> dict[str, float]:
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP \w+ \S.*|TYPE \w+ (counter|gauge))", line)
             continue
-        match = re.fullmatch(r'(\w+)((?:\{(?:\w+="[^"\\]*",?)*\})?) (\S+)', line)
+        label = r'\w+="(?:[^"\\]|\\[\\"n])*"'
+        match = re.fullmatch(rf"(\w+)((?:\{{{label}(?:,{label})*\}})?) (\S+)", line)
         assert match, line
         assert match[1] in kinds
         assert (kinds[match[1]] == "counter") == match[1].endswith("_total")
@@ -2530,6 +2531,15 @@ def test_export_writes_what_status_says(tree, call, tmp_path):
 def test_export_on_a_kernel_without_the_features(tree, call):
     found = samples(call(tree("x86"), "export")[1])
     assert {value for name, value in found.items() if "feature_on" in name} == {0}
+
+
+def test_what_a_stranger_writes_in_a_tree_is_only_a_label_in_metrics(tree, call):
+    """Prometheus would refuse the whole file, or take the rest of the label for a metric."""
+    release = 'a\\b"} 1\npagewright_info{release="c'
+    found = samples(call(tree("all-on", {"/proc/sys/kernel/osrelease": release}), "export")[1])
+    [info] = (name for name in found if name.startswith("pagewright_info"))
+    written = r"a\\b\"} 1\npagewright_info{release=\"c"
+    assert info == f'pagewright_info{{release="{written}",architecture="aarch64"}}'
 
 
 def test_export_follows_no_link_at_the_name_that_it_writes_first(tree, call, tmp_path):
@@ -2706,6 +2716,10 @@ def test_units_start_what_there_is():
     assert f"ConditionPathIsSymbolicLink=!{written[0]}" in service.splitlines()
     # These file systems ProtectSystem leaves out, and root may write to disks without a capability.
     assert {"ProtectControlGroups=yes", "DevicePolicy=closed"} <= set(service.splitlines())
+    # One that hangs does not keep the timer from starting the next one.
+    [seconds] = re.findall(r"^TimeoutStartSec=(\d+)$", service, re.MULTILINE)
+    assert "OnUnitActiveSec=1min" in timer.splitlines()
+    assert 0 < int(seconds) < 60
     # The kernel's log is the one device that it reads.
     assert re.findall(r"^DeviceAllow=(.*)$", service, re.MULTILINE) == ["/dev/kmsg r"]
 
@@ -2743,6 +2757,83 @@ def test_without_sys_nothing_is_said_of_the_cpus(tree, call):
     assert not re.search(r":\s*\.", output)
     told = json.loads(call(root, "status", "--json")[1])
     assert "page_tables" not in by_name(told)["percpu-local"]["figures"]
+    assert told["machine"]["cpus"] == {"online": None, "possible": None, "models": []}
+
+
+def test_without_a_list_of_possible_cpus_none_is_made_up(tree, call, status):
+    root = tree("all-on", {"/sys/devices/system/cpu/possible": None})
+    cpus = status(root)["machine"]["cpus"]
+    assert (cpus["online"], cpus["possible"]) == (4, None)
+    assert "  CPUs:    4 online, Neoverse-V3" in call(root, "status")[1]
+
+
+def test_without_meminfo_nothing_is_said_of_the_memory(tree, call, status, tmp_path):
+    root = tree("all-on", {"/proc/meminfo": None})
+    assert status(root)["machine"]["memory_bytes"] is None
+    said = call(root, "status")[1]
+    assert "  Memory:  of unknown size in pages of " in said
+    linear_map = advice(call, root)["linear-map"]
+    assert (linear_map["gain"], linear_map["bytes"]) == ("unknown", None)
+    assert "How much memory there is cannot be read, in /proc/meminfo." in linear_map["words"]
+    picture = tmp_path / "map.svg"
+    said += call(root, "advise")[1] + call(root, "map", "--svg", str(picture))[1]
+    said += call(root, "check")[1] + picture.read_text()
+    assert "0 bytes" not in said
+    # It may be cut off.
+    root = tree("all-on", {"/proc/meminfo": "DirectMap2M:      2091008 kB\n"})
+    _, checked = call(root, "check")
+    assert "skipped  the linear map has all memory: /proc/meminfo does not say how much" in checked
+
+
+UNKNOWN_PREEMPTION = {"model": None, "dynamic": None, "counted": None}
+
+
+def without_version(root: Path) -> Path:
+    """Take away all that says how the kernel preempts, but for its configuration."""
+    for file in (root / "proc/version", root / "sys/kernel/debug/sched/preempt"):
+        file.unlink(missing_ok=True)
+    return without_log(root)
+
+
+def test_without_version_and_configuration_nothing_is_said_of_preemption(tree, call, status):
+    root = without_version(tree("all-on"))
+    for file in (*root.glob("boot/config-*"), *root.glob("usr/lib/modules/*/config")):
+        file.unlink()
+    (root / "proc/config.gz").unlink(missing_ok=True)
+    told = status(root)
+    assert told["machine"]["preemption"] == UNKNOWN_PREEMPTION
+    assert "  Kernel:  preemption unknown;" in call(root, "status")[1]
+    percpu = by_name(told)["percpu-local"]
+    assert (percpu["state"], percpu["changes"]) == ("on", [])
+    advised = advice(call, root)["percpu-local"]
+    assert advised["gain"] == "unknown"
+    for words in (percpu["why"], advised["words"]):
+        assert "Whether this kernel counts preemption" in words
+    # One that is off is not said to be as good as on.
+    folder = root / "sys/kernel/mm/percpu_local"
+    (folder / "mode").write_text("classic\n")
+    (folder / "reason").write_text("percpu_local_map=0\n")
+    percpu = by_name(status(root))["percpu-local"]
+    assert (percpu["state"], len(percpu["changes"])) == ("off", 1)
+    assert "does not count" not in percpu["why"]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "model", "dynamic", "counted"),
+    [
+        (["HAVE_PREEMPT_DYNAMIC", "PREEMPT_VOLUNTARY"], "voluntary", False, False),
+        (["PREEMPT_VOLUNTARY", "PREEMPT_COUNT", "PREEMPT_DYNAMIC"], "voluntary", True, True),
+        (["PREEMPT", "PREEMPT_COUNT"], "full", False, True),
+        (["PREEMPT_RT", "PREEMPT_COUNT"], "rt", False, True),
+    ],
+)
+def test_without_version_the_configuration_says_how_the_kernel_preempts(
+    tree, status, symbols, model, dynamic, counted
+):
+    config = "".join(f"CONFIG_{symbol}=y\n" for symbol in symbols)
+    root = without_version(tree("unpatched", {"/boot/config-6.12.117": config}))
+    found = status(root)["machine"]["preemption"]
+    assert found == {"model": model, "dynamic": dynamic, "counted": counted}
 
 
 def test_without_sys_what_is_not_known_is_not_told(tree, call, status):

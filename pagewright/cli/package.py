@@ -28,9 +28,12 @@ def deb(
         int | None,
         typer.Option(metavar="N", min=1, help="which build it is; as a rule the next one"),
     ] = None,
+    for_tests: Annotated[
+        bool, typer.Option("--for-tests", help="take a build with what only tests take, too")
+    ] = False,
 ) -> None:
     """Make Debian packages of a kernel, its headers and the tools, in out/6.12/packages."""
-    for package in packer.make(workspace.find(), name, number):
+    for package in packer.make(workspace.find(), name, number, for_tests=for_tests):
         print(package)
 
 

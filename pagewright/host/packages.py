@@ -106,13 +106,23 @@ _EVERYWHERE = (
 )
 
 
-# What only `pagewright deb`, `pagewright repo` and tests/test_install.py use.
-PACKAGING = (
+# What only `pagewright deb` uses.
+OF_PACKAGES = (
     Need("debhelper", "dh", "make packages"),
     Need("dpkg-dev", "dpkg-buildpackage", "make packages"),
-    Need("lintian", "lintian", "check packages"),
+)
+
+# What only `pagewright repo` uses.
+OF_REPOSITORY = (
     Need("reprepro", "reprepro", "make an apt repository"),
     Need("gnupg", "gpg-agent", "sign an apt repository"),
+)
+
+# What `pagewright setup --packaging` installs: for both, and for tests/test_install.py.
+PACKAGING = (
+    *OF_PACKAGES,
+    *OF_REPOSITORY,
+    Need("lintian", "lintian", "check packages"),
     Need("fdisk", "/sbin/sfdisk", "make the disk of a whole Debian"),
     Need("dosfstools", "/sbin/mkfs.vfat", "make the disk of a whole Debian"),
     Need("qemu-efi-aarch64", UEFI_VARIABLES, "boot a whole Debian"),
@@ -158,6 +168,24 @@ def missing(of: Sequence[Need] = ()) -> list[Need]:
 def _lacking(also: Sequence[Need]) -> list[Need]:
     """Return what the host lacks of what all commands have, and of some other needs."""
     return [*missing(), *(missing(also) if also else ())]
+
+
+def require_packaging(of: Sequence[Need], what: str) -> None:
+    """Raise unless all programs are there that something around packages takes.
+
+    Args:
+        of: those that it takes, of `PACKAGING`.
+        what: what they are for.
+
+    Raises:
+        HostError: some are not.
+    """
+    if lacking := missing(of):
+        names = " ".join(package_names(lacking))
+        raise HostError(
+            f"{what} takes {names}, not installed here",
+            "run `pagewright setup --packaging`, or `make deb` or `make repo`, which do",
+        )
 
 
 def package_names(lacking: Sequence[Need]) -> list[str]:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagewright.host import disk
+from pagewright.host import disk, packages
 from pagewright.host.errors import HostError, PagewrightError
 from pagewright.host.lock import lock
 from pagewright.host.progress import say
@@ -55,15 +55,15 @@ def make(space: Workspace, key: str) -> Path:
         HostError: a program is missing, or there is no such key or it has expired, or no space.
         PagewrightError: there is no package, or reprepro failed.
     """
-    deb.require_programs()
+    packages.require_packaging(packages.OF_REPOSITORY, "making an apt repository")
     target = space.out / "repository"
     # Whoever holds the lock may be making packages.
     with lock(deb.folder(space), "the packages"):
-        packages = sorted(deb.folder(space).glob("*.deb"))
-        if not packages:
+        made = sorted(deb.folder(space).glob("*.deb"))
+        if not made:
             raise PagewrightError("there are no packages yet", "make some: `make deb`")
         fingerprint = _fingerprint(key)
-        size = sum(file.stat().st_size for file in packages) // 10**6
+        size = sum(file.stat().st_size for file in made) // 10**6
         disk.require(space.out, 2 * size + 10, "the apt repository")
         with scratch(space.out, "repository-") as work:
             fresh = work / "repository"
@@ -72,7 +72,7 @@ def make(space: Workspace, key: str) -> Path:
             (fresh / "conf" / "distributions").write_text(text)
             # Of several versions of a package the last one stays.
             add = ["reprepro", "--basedir", str(fresh), "--silent", "includedeb", CODENAME]
-            run([*add, *packages], env=_terminal())
+            run([*add, *made], env=_terminal())
             public = run(["gpg", "--batch", "--armor", "--export", fingerprint])
             (fresh / KEYRING).write_text(public)
             # A web server reads this as another user, and so does apt, also of copies.

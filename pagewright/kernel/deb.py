@@ -17,7 +17,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from pagewright.host import disk, packages
-from pagewright.host.errors import BuildError, HostError
+from pagewright.host.errors import BuildError, PagewrightError
 from pagewright.host.files import digest
 from pagewright.host.lock import lock
 from pagewright.host.progress import Bar, say
@@ -88,27 +88,37 @@ def folder(space: Workspace) -> Path:
     return space.out / "packages"
 
 
-def next_number(space: Workspace, flavour: str) -> int:
-    """Return the number that follows those of a flavour's packages that are there."""
-    names = [file.name for file in folder(space).glob(f"linux-image-*-{flavour}_*.deb")]
+def next_number(place: Path, flavour: str) -> int:
+    """Return the number that follows those of a flavour's packages that are in a folder."""
+    names = [file.name for file in place.glob(f"linux-image-*-{flavour}_*.deb")]
     pattern = rf"linux-image-[\d.]+-pagewright(\d+)-{re.escape(flavour)}_"
     numbers = [int(match[1]) for name in names if (match := re.match(pattern, name))]
     return max(numbers, default=0) + 1
 
 
-def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path]:
+def make(
+    space: Workspace,
+    flavour: str,
+    number: int | None = None,
+    *,
+    for_tests: bool = False,
+    target: Path | None = None,
+) -> list[Path]:
     """Build a kernel and make packages of it.
 
     Args:
         space: the repository.
         flavour: a build of builds.toml.
         number: which build of it this is; by default the next one.
+        for_tests: take also a build that has what only tests take.
+        target: where the packages go; by default to the folder of finished packages, of which
+            `pagewright repo` makes what servers install.
 
     Returns:
         The packages, sorted.
 
     Raises:
-        PagewrightError: there is no such build.
+        PagewrightError: there is no such build, or it is not for servers.
         HostError: a program is missing, or the disk would be full.
         BuildError: it does not compile, or no package or no kernel can be called so, or another run
             has compiled something else in its place, or the sources or packaging/debian changed
@@ -116,14 +126,16 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
         ProgramError: git does not tell the commit of this clone.
     """
     chosen = recipe(space, flavour)
+    _require_for_servers(chosen, for_tests)
+    place = target or folder(space)
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]+", flavour):
         raise BuildError(f"no package can be named after {flavour}", "use lower case in its name")
-    require_programs()
+    packages.require_packaging(packages.OF_PACKAGES, "making packages")
     _require_commit(space)
     needed = _MODULES_PACKAGES_MB if chosen.modules else _PACKAGES_MB
     built_yet = (space.out / flavour / "vmlinux").exists()
     whole = needed + (0 if built_yet else build.space_for(chosen))
-    disk.require(folder(space), whole, f"packages of {flavour}")
+    disk.require(place, whole, f"packages of {flavour}")
     version = source.ensure(space).package_version
     # Servers get Debian's security updates with newer releases only.
     if newer := source.newer(space, space.base().package, version):
@@ -132,12 +144,12 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
             f"{source.VARIABLE}={source.NEWEST} takes that"
         )
     # Of two runs for one flavour the second waits here, and its number follows that of the first.
-    with lock(folder(space) / ".numbers" / flavour, f"the numbers of {flavour}"):
+    with lock(place / ".numbers" / flavour, f"the numbers of {flavour}"):
         # Before the build, which may take an hour: what is committed meanwhile is not in it.
         release = Release(
             flavour,
             version,
-            number or next_number(space, flavour),
+            number or next_number(place, flavour),
             commit(space),
             last_commit(space)[1],
         )
@@ -145,10 +157,10 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
         before = _templates(space)
         built = build.ensure(space, flavour, release)
         with (
-            lock(folder(space), "the packages"),
+            lock(place, "the packages"),
             lock(built.out, f"the build {flavour}"),
             lock(space.out, "the assembled tree", shared=True),
-            scratch(folder(space), "work-") as work,
+            scratch(place, "work-") as work,
             Bar(f"packages of {release.name}", None),
         ):
             _require_release(space, built, release)
@@ -159,24 +171,30 @@ def make(space: Workspace, flavour: str, number: int | None = None) -> list[Path
                 )
             _put_in_order(space, built, release, work)
             _write_debian(space, chosen, release, work / "source")
-            _pack(work / "source", release.seconds, folder(space) / f"{release.name}.log")
+            _pack(work / "source", release.seconds, place / f"{release.name}.log")
             packaged = tools(space)
             _write_tools(space, packaged, work / "tools")
-            _pack(work / "tools", packaged.seconds, folder(space) / "pagewright-tools.log")
-            return _move(space, work)
+            _pack(work / "tools", packaged.seconds, place / "pagewright-tools.log")
+            return _move(work, place)
 
 
-def require_programs() -> None:
-    """Raise unless all programs that make packages are there.
+def _require_for_servers(chosen: Recipe, for_tests: bool) -> None:
+    """Raise unless packages may be made of a build, which say that it has features for servers.
 
     Raises:
-        HostError: some are not.
+        PagewrightError: it has no features, or is for measurements only; or it has what only tests
+            take, and nobody has asked for that.
     """
-    if lacking := packages.missing(packages.PACKAGING):
-        names = " ".join(packages.package_names(lacking))
-        raise HostError(
-            f"making packages takes {names}, not installed here",
-            "run `pagewright setup --packaging`, or `make deb`, which does",
+    name = chosen.name
+    builds = "`pagewright list` shows the builds, and docs/install.md those for servers"
+    if not chosen.features:
+        raise PagewrightError(f"{name} is a kernel with none of the features", builds)
+    if not chosen.packaged:
+        raise PagewrightError(f"{name} is for no server: {chosen.purpose}", builds)
+    if (chosen.tests or chosen.debug) and not for_tests:
+        raise PagewrightError(
+            f"{name} is a kernel for tests, and has what makes a server slow or lets it fail",
+            f"{builds}; --for-tests packages this one all the same",
         )
 
 
@@ -372,9 +390,9 @@ def _pack(source_package: Path, seconds: int, log: Path) -> None:
     run(command, cwd=source_package, env=env, log=log)
 
 
-def _move(space: Workspace, work: Path) -> list[Path]:
+def _move(work: Path, place: Path) -> list[Path]:
     """Move what Debian's tools made into the folder of finished packages; return the packages."""
     made = sorted(file for file in work.iterdir() if file.is_file())
     for file in made:
-        file.rename(folder(space) / file.name)
-    return [folder(space) / file.name for file in made if file.suffix == ".deb"]
+        file.rename(place / file.name)
+    return [place / file.name for file in made if file.suffix == ".deb"]

@@ -36,6 +36,7 @@ class Recipe:
         clang: Clang compiles it, and not GCC.
         tests: the features have what their tests take: KUnit suites, and parameters that make a
             machine worse. Servers have none of it.
+        packaged: packages may be made of it, if it has features.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Recipe:
     modules: bool = False
     clang: bool = False
     tests: bool = True
+    packaged: bool = True
 
     @property
     def page_kib(self) -> int:
@@ -130,6 +132,7 @@ def recipe(space: Workspace, name: str) -> Recipe:
             modules=entry.get("modules", False),
             clang=entry.get("clang", False),
             tests=entry.get("tests", True),
+            packaged=entry.get("packaged", True),
         )
 
 
