@@ -164,7 +164,7 @@ static long thread_faults(void)
 /* Do the access and count the faults. */
 static long faults_of(const struct access *a, void *p)
 {
-	unsigned long scratch[2] __attribute__((aligned(16))) = { 0, 0 };
+	_Alignas(16) unsigned long scratch[2] = { 0, 0 };
 	long before;
 
 	a->run(scratch);
@@ -1369,7 +1369,10 @@ TEST(hugetlb_file_without_a_free_page_can_be_read_and_not_written)
 		if (access_writes(a)) {
 			CHECK_ONE_SIGNAL(a, private, SIGBUS, BUS_ADRERR);
 			CHECK_TRUE(a, segv_write);
-			/* One that reads, if it is reported so, and one that fails; a few of others. */
+			/*
+			 * One that reads, if it is reported so, and one that fails; a few
+			 * of others.
+			 */
 			CHECK_LT(a, faults_of_failing_writes(a, fd, size),
 				 FAILING_WRITES * 5 / 2);
 		} else {

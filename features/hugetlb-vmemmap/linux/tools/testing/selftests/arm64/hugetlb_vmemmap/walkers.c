@@ -191,7 +191,10 @@ static void hold_one(struct work *work, unsigned long size, uint64_t *values)
 	frame = frame_of(p);
 	for (i = 0; i < LOOKS; i++) {
 		if (!frame || !whole(frame, values, subpages) || frame_of(p) != frame) {
-			/* Compaction may move a page between two looks; then it is no longer ours. */
+			/*
+			 * Compaction may move a page between two looks; then it is no
+			 * longer ours.
+			 */
 			if (frame_of(p) == frame)
 				count(&work->wrong);
 			break;
