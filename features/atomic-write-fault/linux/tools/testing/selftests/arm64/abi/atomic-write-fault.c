@@ -164,7 +164,7 @@ static long thread_faults(void)
 /* Do the access and count the faults. */
 static long faults_of(const struct access *a, void *p)
 {
-	_Alignas(16) unsigned long scratch[2] = { 0, 0 };
+	unsigned long scratch[2] __attribute__((aligned(16))) = { 0, 0 };
 	long before;
 
 	a->run(scratch);
