@@ -15,6 +15,7 @@ from pagewright.host import workspace
 from pagewright.host.errors import PagewrightError
 from pagewright.host.lock import lock
 from pagewright.host.run import run
+from pagewright.host.toolchain import CROSS
 from pagewright.kernel import build, recipes, series, source, tree
 from pagewright.kernel.checks import EXCEPTION_TABLE, checkpatch, known_complaints
 
@@ -52,10 +53,8 @@ def patches(identity, tmp_path_factory):
 
 
 def files_of(feature) -> set[str]:
-    """Return the files that a feature touches itself."""
-    return set(series.touched(SPACE, feature)) - {
-        name for other in feature.builds_on for name in series.touched(SPACE, SPACE.feature(other))
-    }
+    """Return the files that a feature touches itself, if others touch them, too, or not."""
+    return set(series.touched(SPACE, replace(feature, builds_on=())))
 
 
 @by_name
@@ -152,6 +151,78 @@ def test_patch_passes_checkpatch(patches, feature, number):
     assert checkpatch(SPACE, source.ensure(SPACE).path, [patch], *options, known=known) == []
 
 
+def entries(maintainers: str) -> list[tuple[str, list[str]]]:
+    """Return the entries of MAINTAINERS: the name, and the patterns of files."""
+    found: list[tuple[str, list[str]]] = []
+    before = ""
+    for line in maintainers.splitlines():
+        if re.match("[A-Z]:\t", line):
+            if not re.match("[A-Z]:\t", before):
+                found.append((before, []))
+            if line.startswith("F:"):
+                found[-1][1].append(line[2:].strip())
+        before = line
+    return found
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Whether a pattern of MAINTAINERS is of a file: of a folder if it ends with a slash."""
+    words = re.escape(pattern).replace(r"\*", "[^/]*").replace(r"\?", "[^/]")
+    return bool(re.match(words, name) if pattern.endswith("/") else re.fullmatch(words, name))
+
+
+@by_name
+def test_somebody_looks_after_each_new_file(feature):
+    """What is in no folder of theirs has a line of its own in the entry of a subsystem."""
+    text = (tree.assemble(SPACE, source.ensure(SPACE)) / "MAINTAINERS").read_text()
+    # These two are sent all that is below their folder, whatever it is of.
+    everywhere = ("THE REST", "TRACING")
+    patterns = [p for name, listed in entries(text) if name not in everywhere for p in listed]
+    assert len(patterns) > 5000
+    names = [str(file) for file in feature.new_files()]
+    assert [n for n in names if not any(covers(p, n) for p in patterns)] == []
+
+
+SELFTESTS = Path("tools/testing/selftests/arm64")
+OF_SELFTESTS = sorted(
+    {
+        (feature.name, file.parent.name)
+        for feature in FEATURES
+        for file in feature.new_files()
+        if file.is_relative_to(SELFTESTS)
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def kernel_headers(tmp_path_factory):
+    """Return the folder of the release's headers for programs."""
+    out = tmp_path_factory.mktemp("headers")
+    run(["make", "-s", "-C", source.ensure(SPACE).path, f"O={out}", "ARCH=arm64", "headers"])
+    return out / "usr" / "include"
+
+
+@pytest.mark.parametrize(("name", "folder"), OF_SELFTESTS, ids=lambda value: value)
+def test_selftests_are_built_by_their_own_makefiles(name, folder, kernel_headers, tmp_path):
+    """The guest's programs are made of the same files, but with other headers and flags."""
+    where = tree.assemble(SPACE, source.ensure(SPACE)) / SELFTESTS
+    assert re.search(rf"^ARM64_SUBTARGETS \?=.* {folder}\b", (where / "Makefile").read_text(), re.M)
+    said = run(
+        [
+            *("make", "-s", "-C", where, f"ARM64_SUBTARGETS={folder}", f"OUTPUT={tmp_path}"),
+            *("ARCH=arm64", f"CROSS_COMPILE={CROSS}", f"KHDR_INCLUDES=-isystem {kernel_headers}"),
+        ]
+    )
+    ours = [file for file in SPACE.feature(name).new_files() if file.parent == SELFTESTS / folder]
+    assert [f.name for f in ours if re.search(rf"^{f.name}:\d.*warning", said, re.M)] == []
+    programs = [file.stem for file in ours if file.suffix == ".c"]
+    assert programs
+    ignored = (where / folder / ".gitignore").read_text().splitlines()
+    for program in programs:
+        assert (tmp_path / folder / program).exists(), said
+        assert program in ignored
+
+
 def test_complaints_that_are_wrong_of_one_feature_are_reported_of_others(tmp_path):
     """The file of one feature silences nothing of another."""
     one, other = (
@@ -179,7 +250,7 @@ def place_of_commits():
         shutil.rmtree(folder / "linux")
 
 
-# With pauses linear-map has two files more, which its patches 0016 to 0020 change.
+# With pauses linear-map has two files more, which its patches 0016 to 0021 change.
 COMPILED = [(feature, feature.builds_on) for feature in FEATURES]
 COMPILED += [(SPACE.feature("linear-map"), ("cpu-pause",))]
 

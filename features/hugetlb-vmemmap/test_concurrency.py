@@ -130,6 +130,41 @@ def test_walkers_see_whole_pages_only(optimised, optimised_program, build, mode,
     optimised_program(place, build, program, skipped("walkers", size))
 
 
+# What the walkers change of a machine.
+CHANGED = (
+    "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+    "/proc/sys/vm/hugetlb_optimize_vmemmap",
+    "/proc/sys/vm/percpu_pagelist_high_fraction",
+)
+# Somebody has a page of the pool for as long as the walkers run.
+WALK_BESIDE_A_HOLDER = """
+{programs}/vmemmap_use fork 1 1000000000 & holder=$!
+until test $(cat {pool}/free_hugepages) = 4; do sleep 0.1; done
+{walkers}; status=$?
+kill $holder; wait $holder
+exit $status
+"""
+
+
+@pytest.mark.full
+def test_walkers_leave_pools_as_they_were(machine):
+    """They are a selftest of the kernel, too, and run on machines that have other work to do."""
+    place = machine(smp=2, memory=MEMORY["2M"])
+    pool = CHANGED[0].rpartition("/")[0]
+    walkers = f"{TESTS}/vmemmap_walkers -T see_whole_pages_only -v of_2M"
+    for file, value in zip(CHANGED, (5, 0, 8), strict=True):
+        place.check(f"echo {value} >{file}")
+    assert "pass:1 fail:0" in place.check(walkers)
+    assert place.read(*CHANGED) == ["5", "0", "8"]
+
+    script = WALK_BESIDE_A_HOLDER.format(programs=TESTS, pool=pool, walkers=walkers)
+    result = place.run(f"sh -c '{script}'")
+    assert "SKIP huge pages are in use" in result.output
+    assert "pass:0 fail:0" in result.output
+    assert place.read(*CHANGED) == ["5", "0", "8"]
+    assert place.warnings() == ""
+
+
 @builds
 @pause_first
 @sizes

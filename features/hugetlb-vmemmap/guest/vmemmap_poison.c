@@ -14,6 +14,7 @@
 
 #include "memory_error.h"
 #include "pool.h"
+#include "symbols.h"
 
 #undef TEST_TIMEOUT_DEFAULT
 #define TEST_TIMEOUT_DEFAULT	300

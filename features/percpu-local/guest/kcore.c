@@ -27,6 +27,7 @@
 
 #include "files.h"
 #include "process.h"
+#include "symbols.h"
 
 #define LONG	(4 << 20)
 /* More than a task_struct before its name. */

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/*
- * Files of /proc and /sys, read and written by the guest's own programs and by those
- * of several features.
- */
+/* Files of /proc and /sys: texts and numbers in them, read and written. */
 #ifndef FILES_H
 #define FILES_H
 
@@ -95,28 +92,10 @@ static inline long meminfo(const char *name)
 	return named_number_read("/proc/meminfo", name, 0);
 }
 
-/* Find a symbol of the kernel; 0, ENXIO if there is none of that name, or what went wrong. */
-static inline int symbol_find(const char *name, unsigned long *address)
-{
-	char line[512], found[256], type;
-	int error = ENXIO;
-	FILE *file;
-
-	file = fopen("/proc/kallsyms", "re");
-	if (!file)
-		return errno;
-	while (error && fgets(line, sizeof(line), file)) {
-		if (sscanf(line, "%lx %c %255s", address, &type, found) == 3 &&
-		    !strcmp(found, name))
-			error = 0;
-	}
-	fclose(file);
-	return error;
-}
-
 /*
- * Have CPUs keep few free pages to themselves, which MemFree does not count.
- * SHORT_PAGE_LISTS in pagewright/guest/shell.py does the same, and says why this number.
+ * Have CPUs keep few free pages to themselves, which MemFree does not count. The millionth part
+ * of a zone is less than the least that Linux would let a CPU keep, if the zone has no more than
+ * half a TiB.
  */
 static inline void page_lists_shorten(void)
 {

@@ -1,0 +1,1 @@
+../../../../../../../../pagewright/guest/include/files.h
