@@ -121,10 +121,12 @@ MADE = {
 OF_OTHERS = {
     "/boot": "Debian",
     "/boot/vmlinuz-RELEASE": "apt install",
+    "/etc/apt/apt.conf.d/52pagewright": "cat",
     "/etc/apt/keyrings": "Debian",
     "/etc/apt/keyrings/pagewright-archive-keyring.asc": "scp",
     "/etc/apt/sources.list.d/pagewright.sources": "cat",
     "/etc/default/grub.d": "mkdir",
+    "/etc/kernel/pagewright-unsigned": "touch",
     "/etc/kernel/postinst.d/00-pagewright-sign": "cat",
     "/mnt": "Debian",
     "/root": "Debian",
