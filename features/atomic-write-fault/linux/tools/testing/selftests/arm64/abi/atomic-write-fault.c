@@ -60,9 +60,21 @@ static const char * const samples[] = {
 	"casp", "swpp", "ldxr", "ldaxr", "ldxp", "ldxr_only", "ldaxp_only",
 };
 
+/* A name that is not in the table must not end a loop over the samples early. */
+static const struct access *sample(size_t i)
+{
+	const struct access *a = access_find(samples[i]);
+
+	if (!a) {
+		fprintf(stderr, "there is no access %s\n", samples[i]);
+		abort();
+	}
+	return a;
+}
+
 #define for_each_sample(a)							\
 	for (size_t sample_ = 0;						\
-	     sample_ < ARRAY_SIZE(samples) && ((a) = access_find(samples[sample_])); \
+	     sample_ < ARRAY_SIZE(samples) && ((a) = sample(sample_));		\
 	     sample_++)								\
 		if (access_supported(a))
 
