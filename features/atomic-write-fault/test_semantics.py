@@ -61,18 +61,31 @@ def test_semantics_with_the_faults_of_hardware(
     all_run(machine(smp=2, single_threaded=True))
 
 
-def test_a_fault_of_a_cgroup_is_counted_once_for_it_too(machine: Boot) -> None:
-    """A write that was forced and failed, and the read after it, are one fault to all who count."""
-    place, group = machine(smp=2, single_threaded=True), "/sys/fs/cgroup/faults"
+def faults_of_a_cgroup(place: Machine, guest_program: Callable[..., set[str]]) -> tuple[int, int]:
+    """Let a cgroup write hugetlb pages that it cannot have; return its faults and all faults."""
+    group = "/sys/fs/cgroup/faults"
     test = "hugetlb_file_without_a_free_page_can_be_read_and_not_written"
     place.check(f"echo +memory >/sys/fs/cgroup/cgroup.subtree_control && mkdir {group}")
     before = place.vmstat()["pgfault"]
-    place.check(f"sh -c 'echo $$ >{group}/cgroup.procs && exec {SEMANTICS} -t {test}'")
+    command = f"sh -c 'echo $$ >{group}/cgroup.procs && exec {SEMANTICS} -t {test}'"
+    guest_program(place, command, may_skip=())
     everybodys = place.vmstat()["pgfault"] - before
     found = re.search(r"^pgfault (\d+)$", place.check(f"cat {group}/memory.stat"), re.MULTILINE)
     assert found
-    # The program takes nearly all of them.
-    assert 0.5 * everybodys < int(found[1]) <= everybodys
+    return int(found[1]), everybodys
+
+
+def test_a_fault_of_a_cgroup_is_counted_once_for_it_too(machine: Boot, guest_program) -> None:
+    """A write that was forced and failed, and the read after it, are one fault to all who count.
+
+    So there are as many of them as where none is forced. That is about 2200, of which 612 are
+    forced and fail; and a cgroup counts up to 64 faults of each CPU late.
+    """
+    forced, switched_off = (
+        faults_of_a_cgroup(machine(smp=2, single_threaded=True, append=append), guest_program)
+        for append in ("", OFF)
+    )
+    assert forced == pytest.approx(switched_off, abs=300)
 
 
 @pytest.mark.full
@@ -151,18 +164,20 @@ def test_semantics_under_lockdep_and_kasan(
     guest_program(place, f"EVERY={every} {SEMANTICS}{chosen}", may_skip=may_skip)
 
 
-def run_compat(place: Machine) -> dict[str, str]:
+def run_compat(place: Machine, usual: Callable[[Machine], bool]) -> dict[str, str]:
     """Let a 32-bit task populate memory; return what it printed."""
     result = place.run(f"{TESTS}/compat")
-    if result.status == 126:
+    if result.status == 126 and not usual(place):
         pytest.skip("this machine runs no 32-bit tasks")
     assert result.status == 0, result.output
     return dict(line.split("=", 1) for line in result.output.splitlines())
 
 
-def test_32_bit_task_populates_and_is_never_forced(machine: Boot) -> None:
+def test_32_bit_task_populates_and_is_never_forced(
+    machine: Boot, usual: Callable[[Machine], bool]
+) -> None:
     place = machine()
-    printed = run_compat(place)
+    printed = run_compat(place, usual)
     pages = int(printed["pages"])
     assert printed["bits"] == "32"
     assert int(printed["sum"]) == pages
