@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from modes import pause_first, seamless_first
 from page_sizes import PAGES_16K, PAGES_64K
 
 from pagewright.guest import programs
@@ -28,10 +27,24 @@ HVO = "/sys/kernel/mm/hugetlb_vmemmap"
 # Files that are read, too, where the kernel has them.
 OF_DEBUG_BUILDS = ("/sys/kernel/mm/page_idle/bitmap", "/sys/kernel/debug/page_owner")
 
-BASE = pytest.param("base-4k", marks=pytest.mark.full)
-DEBUG = pytest.param("debug-4k", marks=pytest.mark.full)
 
-builds = pytest.mark.parametrize("build", ["patched-4k", BASE, DEBUG])
+def builds_and_modes(first: str, second: str) -> pytest.MarkDecorator:
+    """Have a test run every day in the first mode, and with --full wherever there is one.
+
+    It makes no difference to the base, which runs once.
+    """
+    others = [
+        ("patched-4k", second),
+        ("base-4k", first),
+        ("debug-4k", first),
+        ("debug-4k", second),
+    ]
+    full = [pytest.param(*values, marks=pytest.mark.full) for values in others]
+    return pytest.mark.parametrize(("build", "mode"), [("patched-4k", first), *full])
+
+
+seamless_first = builds_and_modes("seamless", "pause")
+pause_first = builds_and_modes("pause", "seamless")
 sizes = pytest.mark.parametrize("size", ["2M", pytest.param("1G", marks=pytest.mark.full)])
 
 # What uses page_ext for each page of a huge page walks off the end of the section's array if the
@@ -116,7 +129,6 @@ def has_hvo(build: str) -> bool:
     return "hugetlb-vmemmap" in recipe(workspace.find(), build).features
 
 
-@builds
 @seamless_first
 @sizes
 def test_walkers_see_whole_pages_only(optimised, optimised_program, build, mode, size):
@@ -165,7 +177,6 @@ def test_walkers_leave_pools_as_they_were(machine):
     assert place.warnings() == ""
 
 
-@builds
 @pause_first
 @sizes
 def test_memory_errors_are_confined(optimised, optimised_program, build, mode, size):
@@ -174,7 +185,6 @@ def test_memory_errors_are_confined(optimised, optimised_program, build, mode, s
 
 
 @pytest.mark.full
-@builds
 @pause_first
 @pytest.mark.parametrize("tail", ["a_tail", "the_tail_that_is_copied"])
 def test_the_first_error_since_boot_is_kept(optimised, optimised_program, build, mode, tail):
@@ -185,7 +195,6 @@ def test_the_first_error_since_boot_is_kept(optimised, optimised_program, build,
 
 
 @pytest.mark.full
-@builds
 @pause_first
 def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
     place = optimised(build, mode, nodes=2)
@@ -194,7 +203,6 @@ def test_pages_move_between_nodes(optimised, optimised_program, build, mode):
 
 
 @pytest.mark.full
-@builds
 @seamless_first
 def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, build, mode):
     place = optimised(build, mode, **CAN_GO_OFFLINE)
