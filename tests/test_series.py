@@ -314,10 +314,34 @@ def compile_as_configured(path: Path, name: str, fragments, targets) -> dict[str
     return build.parse_config((folder / ".config").read_text())
 
 
+# What includes most of the headers that our patches change.
+INCLUDING = {"arch/arm64/kernel/", "arch/arm64/mm/", "mm/"}
+
+
 def changed_folders(patch: str, release: Path) -> list[str]:
-    """Return where the release's own C files are that a patch changes, as targets of make."""
-    names = re.findall(r"^diff --git a/(\S+\.c) b/", patch, re.MULTILINE)
-    return sorted({f"{Path(name).parent}/" for name in names if (release / name).exists()})
+    """Return where the release's own C files are that a patch changes, as targets of make.
+
+    Of its headers, it is where files are that include them.
+    """
+    names = re.findall(r"^diff --git a/(\S+\.[ch]) b/", patch, re.MULTILINE)
+    own = [Path(name) for name in names if (release / name).exists()]
+    folders = {f"{name.parent}/" for name in own if name.suffix == ".c"}
+    headers = [name for name in own if name.suffix == ".h" and not name.is_relative_to("arch/x86")]
+    return sorted(folders | INCLUDING if headers else folders)
+
+
+def test_a_commit_that_changes_headers_is_compiled_where_they_are_included(tmp_path):
+    for name in ("mm/gup.c", "include/linux/mm.h", "arch/x86/include/asm/percpu.h"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+
+    def of(*names: str) -> list[str]:
+        patch = "".join(f"diff --git a/{name} b/{name}\n" for name in names)
+        return changed_folders(patch, tmp_path)
+
+    assert of("mm/gup.c", "lib/ours.c") == ["mm/"]
+    assert of("include/linux/mm.h") == of("mm/gup.c", "include/linux/mm.h") == sorted(INCLUDING)
+    assert of("arch/x86/include/asm/percpu.h", "include/linux/ours.h", "mm/Makefile") == []
 
 
 def test_series_has_the_name_that_git_has_in_the_clone(monkeypatch, tmp_path):
