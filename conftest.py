@@ -559,7 +559,8 @@ def guest_program(report_ktap: Report, usual: Callable[[Machine], bool]) -> Gues
 
     Called with the machine, the command, a function that returns unexpected complaints of
     the kernel, seconds of time, and which tests may be skipped; that is any if it is None, and
-    where --build or a fixed place has others than we know.
+    where --build or a fixed place has others than we know. Each test that the command chooses with
+    -t must be there: the harness of selftests passes where nothing has that name.
     """
 
     def run(
@@ -575,6 +576,7 @@ def guest_program(report_ktap: Report, usual: Callable[[Machine], bool]) -> Gues
         good = (0,) if some_ran else (0, _SKIPPED)
         assert result.status in good, f"{result.output}\n{said}"
         assert said == ""
+        assert set(re.findall(r" -t (\w+)", command)) <= ktap.tests(result.output)
         skipped = ktap.skipped(result.output)
         if may_skip is not None and usual(place):
             assert skipped <= set(may_skip)

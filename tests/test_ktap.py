@@ -259,6 +259,21 @@ def test_a_program_skips_no_more_than_it_may(guest_program, usual, may_skip, end
     assert ended == (end if usual(place) else "pass")
 
 
+@pytest.mark.parametrize(
+    ("command", "end"),
+    [
+        ("program -t one", "pass"),
+        ("program -t one -t two", "pass"),
+        ("sh -c 'exec program -t two'", "pass"),
+        ("program -t three", "failure"),
+        ("program -t one -t three -v both", "failure"),
+    ],
+)
+def test_a_program_has_the_tests_that_its_command_chooses(guest_program, command, end):
+    place = guest("TAP version 13\n1..2\nok 1 global.one\nok 2 pool.of_2M.two\n")
+    assert end_of(guest_program, place, command, lambda _: "") == end
+
+
 @pytest.mark.parametrize("text", [SKIPPED, WITHOUT_ANY])
 @pytest.mark.parametrize(("may_skip", "end"), [((), "failure"), (["one"], "skip"), (None, "skip")])
 def test_a_program_that_may_not_skip_all_fails(guest_program, usual, text, may_skip, end):

@@ -28,6 +28,7 @@ _MODULES = ("kunit_parser", "kunit_printer")
 _OUTCOMES: dict[str, Outcome] = {"SUCCESS": "pass", "FAILURE": "fail", "SKIPPED": "skip"}
 _RESULT = re.compile(r"^(?:\[[^]]*\])?\s*(?:not )?ok \d+\b", re.MULTILINE)
 _ALL_SKIPPED = re.compile(r"^1\.\.0 # SKIP.*", re.MULTILINE)
+_TEST = re.compile(r"^(?:not )?ok \d+ (?:- )?(\S+)", re.MULTILINE)
 _SKIP = re.compile(r"\bok \d+ (?:- )?(\S+) # SKIP *(.*)")
 
 
@@ -55,6 +56,11 @@ def from_module(log: str, module: str) -> str:
 def skipped(text: str) -> set[str]:
     """Return the names of the tests that a text in KTAP or TAP has as skipped."""
     return {name for name, _ in _SKIP.findall(text)}
+
+
+def tests(text: str) -> set[str]:
+    """Return the names of the tests that a text in TAP has, without those of their fixtures."""
+    return {name.rpartition(".")[2] for name in _TEST.findall(text)}
 
 
 def parse(text: str, tree: Path) -> list[Case]:

@@ -22,6 +22,12 @@ def said(guest: Machine) -> tuple[str, str]:
     return mode, reason
 
 
+def tries_by_access_flag(guest: Machine) -> int:
+    """Return how often a block was split by its access flag, or was in use and left to a pause."""
+    names = (f"/sys/kernel/mm/linear_map/access_flag_{what}" for what in ("splits", "failures"))
+    return sum(map(int, guest.read(*names)))
+
+
 def logged(guest: Machine) -> str:
     """Return what the kernel has said last of the linear map in its log, the reason in brackets."""
     lines: list[str] = re.findall(r"linear map: ((?:blocks|pages) .*)", guest.check("dmesg"))
