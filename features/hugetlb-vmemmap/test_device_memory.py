@@ -53,6 +53,11 @@ class Device(NamedTuple):
         """Return KiB of all struct pages."""
         return (self.gib << 20) // self.page_kib * 64 // 1024
 
+    def tables_kib(self) -> int:
+        """Return KiB of the tables that map struct pages as pages."""
+        entries = (self.page_kib << 10) // 8
+        return max(self.all_kib() // (self.page_kib * entries), 1) * self.page_kib
+
     def kept_kib(self, order: int) -> int:
         """Return KiB of struct pages that are not shared: of each unit the head's page and one."""
         units = (self.gib << 20) // self.page_kib >> order
@@ -89,6 +94,23 @@ def test_device_memory(machine, build):
     assert added(place, device, 0) == pytest.approx(device.all_kib(), abs=ELSE_KIB)
     for order in device.orders:
         assert added(place, device, order) == pytest.approx(device.kept_kib(order), abs=ELSE_KIB)
+    assert place.warnings() == ""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("build", "order"), [(name, order) for name in DEVICES for order in DEVICES[name].orders]
+)
+def test_page_tables_of_device_memory_go_with_it(machine, build, order):
+    """Those of one round are fewer than what else may stay, and those of all rounds are more."""
+    device = DEVICES[build]
+    place = machine(build, **device.options())
+    one_round = f"{device.add(order)} && rmmod device_memory"
+    place.check(one_round, timeout=300)
+    before = free_memory(place)
+    rounds = 2 * ELSE_KIB // device.tables_kib()
+    place.check(f"for round in $(seq {rounds}); do {one_round} || exit; done", timeout=1800)
+    assert abs(free_memory(place) - before) < ELSE_KIB
     assert place.warnings() == ""
 
 
