@@ -151,7 +151,7 @@ def test_torture_in_host_and_guest(host, report_ktap, build, mode):
             files=[TORTURE_FILE] if build == BASE else [],
             timeout=900,
         )
-        # Of all this time there was none in which the host's had ended.
+        # The host's torture ends before it is told to only if it finds an error.
         assert place.run("test -e /run/torture").status == 1
     finally:
         place.check("touch /run/enough")
