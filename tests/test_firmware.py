@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import conftest
 import pytest
-from conftest import SPACE
 
+import conftest
+from conftest import SPACE
 from pagewright.host.errors import MachineError
 from pagewright.kernel import recipes
 from pagewright.machine.inputs import as_servers_boot

@@ -350,8 +350,8 @@ UNCHANGED = (
     ("load", "--mapping=private-file", "--cache=cold"),
 )
 ONE_PERCENT = 0.01
-# To look at an instruction that turns out to be a load takes about 20 instructions. That is more than
-# 1 % of the shortest fault, which was the target for all, and less than 2 %.
+# To look at an instruction that turns out to be a load takes about 20 instructions. That is more
+# than 1 % of the shortest fault, which was the target for all, and less than 2 %.
 TWO_PERCENT = 0.02
 # A fault that reads from the disk is 54,000 instructions, and how many interrupts come
 # in between moves that by more than the 20 that the feature adds.

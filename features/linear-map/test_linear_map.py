@@ -476,8 +476,8 @@ def test_a_module_takes_two_pauses(machine):
     assert guest.warnings() == ""
 
 
-# So many entries are exchanged in one pause at most, and so many instructions are more than it takes
-# for each of them, which is 16.
+# So many entries are exchanged in one pause at most, and so many instructions are twice what it
+# takes for each of them.
 MOST_ENTRIES, INSTRUCTIONS = 128, 32
 
 

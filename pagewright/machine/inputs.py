@@ -123,8 +123,8 @@ def as_servers_boot(recipe: Recipe, asked: Mapping[str, Any]) -> dict[str, Any]:
     if not recipe.debian:
         return dict(asked)
     counts = any(asked.get(what) for what in ("icount", "count", "tlb"))
-    options = {"firmware": True, "smp": 1 if counts else SERVER_CPUS} | asked
-    return {"nodes": min(SERVER_NODES, options["smp"])} | options
+    options: dict[str, Any] = {"firmware": True, "smp": 1 if counts else SERVER_CPUS, **asked}
+    return {"nodes": min(SERVER_NODES, options["smp"]), **options}
 
 
 def parameters(space: Workspace, append: str) -> str:
