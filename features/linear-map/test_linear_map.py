@@ -491,7 +491,7 @@ def test_the_largest_plan_takes_a_short_pause(machine, kunit_suites, leaf):
         pytest.skip("blocks are too large to have many")
     case = "a_full_plan_takes_one_pause"
     append = f"kunit.enable=1 kunit.filter_glob=linear_map.{case} trace_event=cpu_pause:cpu_pause"
-    guest = machine(cpu=LEVEL_0_CPU, smp=2, icount=True, append=append)
+    guest = machine("2G", cpu=LEVEL_0_CPU, smp=2, icount=True, append=append)
     kunit_suites(guest, ["linear_map"], must_run=(case,))
     trace = guest.check("cat /sys/kernel/tracing/trace")
     holds = [int(ns) for ns in re.findall(r"hold_ns=(\d+) given_up=0", trace)]
