@@ -16,7 +16,7 @@ import re
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from pagewright.kernel.build import Build
 from pagewright.kernel.recipes import DEFAULT_BUILD
 from pagewright.machine import evidence
 from pagewright.machine.boot import boot
-from pagewright.machine.inputs import lacking, options_for
+from pagewright.machine.inputs import as_servers_boot, lacking, options_for
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MTE, UNLISTED_CPU, MachineOptions, in_bytes
 from pagewright.machine.strict import MAX_CPUS
@@ -43,6 +43,7 @@ from pagewright.results.subtests import report, skip
 
 Factory = Callable[..., Machine]
 Boot = Callable[[ExitStack, str, dict[str, Any]], Machine]
+Options = Callable[..., MachineOptions]
 Report = Callable[[str], bool]
 GuestProgram = Callable[..., set[str]]
 
@@ -417,6 +418,22 @@ def usual(tested: Callable[[str], str]) -> Callable[[Machine], bool]:
     return lambda place: tested(DEFAULT_BUILD) == DEFAULT_BUILD and not place.fixed
 
 
+def asked_of(build: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete what a test asks for by what a build's machines have by default."""
+    return _sparing(build, as_servers_boot(recipes.recipe(SPACE, build), options))
+
+
+@pytest.fixture(scope="session")
+def tested_options(tested: Callable[[str], str]) -> Options:
+    """Return options of a machine with what is tested in place of a build; see `machine`."""
+
+    def options_of(name: str = DEFAULT_BUILD, **options: Any) -> MachineOptions:
+        build = tested(name)
+        return options_for(SPACE, build, **asked_of(build, options))
+
+    return options_of
+
+
 @pytest.fixture(scope="session")
 def boot_one(
     request: pytest.FixtureRequest, place: Machine | None, tested: Callable[[str], str]
@@ -427,7 +444,7 @@ def boot_one(
     def start(stack: ExitStack, name: str, options: dict[str, Any]) -> Machine:
         if place is None:
             build = tested(name)
-            options = _sparing(build, options)
+            options = asked_of(build, options)
             if not strict or not _may_be_strict(options):
                 return stack.enter_context(boot(options_for(SPACE, build, **options)))
             options = options | {"strict": True, "bbm_level": _level_to_kernel(options.get("cpu"))}

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import conftest
+from conftest import SPACE
 from pagewright.host.errors import MachineError
+from pagewright.kernel import recipes
+from pagewright.machine.inputs import as_servers_boot
 from pagewright.machine.options import LISTED_CPU, MachineOptions
 from pagewright.machine.qemu import describe
 
@@ -91,3 +95,56 @@ def test_nodes_divide_cpus_and_memory(tmp_path):
 def test_a_node_without_a_cpu_is_refused(tmp_path):
     with pytest.raises(MachineError, match="2 CPUs cannot be divided among 3 nodes"):
         MachineOptions(tmp_path, tmp_path, smp=2, nodes=3)
+
+
+SERVER = {"firmware": True, "smp": 8, "nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        ({}, SERVER),
+        ({"memory": "4G"}, {**SERVER, "memory": "4G"}),
+        ({"smp": 2}, {**SERVER, "smp": 2}),
+        # One CPU is one node.
+        ({"smp": 1}, {**SERVER, "smp": 1, "nodes": 1}),
+        # Whoever says it gets it.
+        ({"nodes": 1}, {**SERVER, "nodes": 1}),
+        ({"firmware": False}, {**SERVER, "firmware": False}),
+        # What is counted is of as many CPUs as a test has asked for.
+        ({"icount": True}, {**SERVER, "icount": True, "smp": 1, "nodes": 1}),
+        ({"icount": True, "smp": 4}, {**SERVER, "icount": True, "smp": 4}),
+        ({"count": True}, {**SERVER, "count": True, "smp": 1, "nodes": 1}),
+        ({"tlb": True}, {**SERVER, "tlb": True, "smp": 1, "nodes": 1}),
+    ],
+    ids=str,
+)
+def test_a_kernel_in_debians_configuration_boots_as_on_a_server(asked, made):
+    assert as_servers_boot(recipes.recipe(SPACE, "server-4k"), asked) == made
+    assert as_servers_boot(recipes.recipe(SPACE, "base-server-4k"), asked) == made
+    assert as_servers_boot(recipes.recipe(SPACE, "patched-4k"), asked) == asked
+
+
+class NothingBootsError(Exception):
+    """Ends a test's machine before there is one."""
+
+
+@pytest.mark.parametrize(("build", "made"), [("server-4k", SERVER), ("patched-4k", {})])
+@pytest.mark.skipif("config.getoption('lg_env')", reason="a place is as it is")
+def test_the_machines_of_tests_boot_so(
+    monkeypatch, machine, shared_machine, tested_options, tested, build, made
+):
+    """Each fixture asks for it that makes machines, or options of one."""
+    asked = []
+
+    def options_for(space, name, **options):
+        asked.append((name, options))
+        raise NothingBootsError
+
+    monkeypatch.setattr(conftest, "options_for", options_for)
+    monkeypatch.setattr(conftest, "_may_be_strict", lambda options: False)
+    for fixture in (machine, shared_machine, tested_options):
+        with pytest.raises(NothingBootsError):
+            fixture(build)
+    if tested(build) == build:
+        assert asked == [(build, made)] * 3

@@ -51,6 +51,7 @@ OF_ACCESS_FLAGS = {
 # What takes CPUs that are paused or split blocks by access flags, as in tests of the features.
 ELSEWHERE = OF_ACCESS_FLAGS | {
     "a_change_has_one_pause_or_none",
+    "a_full_plan_takes_one_pause",
     "a_pause_stops_a_cpu_with_interrupts_off",
     "half_done_folio_has_tails",
 }

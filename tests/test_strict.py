@@ -2334,6 +2334,21 @@ def test_suites_of_the_features(machine, build, memory, pools, suite, cpu):
     works_by_the_rules(machine, build, memory, pools, suite, cpu)
 
 
+# With few bits of addresses tables are folded: three levels are left, and two.
+FEW_LEVELS = [
+    pytest.param("tiny-4k-39", "2G", "40 90 140", id="4k-39"),
+    pytest.param("tiny-64k-42", "16G", "1 4 10", id="64k-42"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("suites", ["[lhc]*", "percpu*"])
+@pytest.mark.parametrize(("build", "memory", "pools"), FEW_LEVELS)
+def test_suites_of_the_features_with_few_levels_of_tables(machine, build, memory, pools, suites):
+    """Live, as without BBM level 2 a top level that has blocks is not split at all."""
+    works_by_the_rules(machine, build, memory, pools, suites, {})
+
+
 @pytest.mark.full
 def test_hvo_without_break_before_make_is_found(machine):
     """By the functions that write the entries; the same work in our kernel breaks no rule."""

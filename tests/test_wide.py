@@ -1,12 +1,15 @@
-"""KUnit, hugepages and CPU hotplug on other kernels: all page sizes, and what servers run."""
+"""KUnit, hugepages, CPU hotplug and guest programs on kernels of all page sizes and of servers."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+from settled import settled_leaves
 from split import logged, was_split
+from waiting import wait_until
 
+from pagewright.guest import programs
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.host.run import run
@@ -56,6 +59,25 @@ OFTEN = "kcsan.skip_watch=300 log_buf_len=16M"
 # With so few levels the top level has blocks, which only BBM level 2 splits.
 BLOCKS_ON_TOP = ("tiny-4k-39", "tiny-64k-42")
 
+# These kernels cannot dump their page tables, which some tests of guest programs compare.
+OF_DUMPS = {
+    "protection": {
+        "global.alias_of_the_kernel_is_read_only",
+        "global.neighbours_of_secret_memory_stay",
+        "global.nothing_in_the_linear_map_is_executable",
+    },
+    "secretmem": {"secretmem.takes_exactly_its_pages_out"},
+}
+# Tests for memory tags, two nodes and protection keys, which these machines do not have.
+OF_OTHER_MACHINES = {
+    "global.code_with_tags_works_with_asynchronous_checks",
+    "global.code_with_tags_works_with_synchronous_checks",
+    "global.numa_hinting_faults_of_atomics_keep_the_contents",
+    "global.numa_hinting_faults_of_load_exclusives_stay_reads",
+    "global.protection_key_forbids_writes_only",
+    "global.tagged_memory_works_and_mismatches_are_reported",
+}
+
 
 def passes(place, kunit_suites, split=True, without=None):
     """Every suite runs and passes, pools and CPUs come and go, and the kernel has no complaint."""
@@ -66,14 +88,43 @@ def passes(place, kunit_suites, split=True, without=None):
     assert place.warnings(without) == ""
 
 
+def programs_pass(place, guest_program, split):
+    """Guest programs of the features do what they do with any size of pages.
+
+    What secret memory has split is folded again.
+    """
+    # A fold that is not worth a pause of its own waits for ten times that.
+    place.check("echo 100 >/sys/module/arm64/parameters/linear_map_fold_delay_ms")
+    whole, before = settled_leaves(place), splits(place)
+    for program, may_skip in OF_DUMPS.items():
+        guest_program(place, programs.path("linear-map", program), may_skip=may_skip)
+    wait_until(lambda: settled_leaves(place) == whole, 60)
+    assert (splits(place) > before) == split
+    # Of hugepages of the default size.
+    size = f"of_{int(place.meminfo()['Hugepagesize']) >> 10}M"
+    walkers = f"{programs.path('hugetlb-vmemmap', 'vmemmap_walkers')} -v {size}"
+    guest_program(place, walkers, may_skip={f"walkers.{size}.can_have_the_pages_again"})
+    semantics = programs.path("atomic-write-fault", "semantics")
+    guest_program(place, f"EVERY=997 {semantics}", may_skip=OF_OTHER_MACHINES)
+
+
+def splits(place) -> int:
+    """Return how many leaves of the linear map were split since boot."""
+    return sum(n for name, n in place.vmstat().items() if name.startswith("linear_map_split_"))
+
+
 @pytest.mark.parametrize("append", ["", "nokaslr kpti=on"], ids=["plain", "nokaslr-kpti"])
 @pytest.mark.parametrize("cpu", [DEFAULT_CPU, UNLISTED_CPU], ids=["level2", "level0"])
 @pytest.mark.parametrize("build", recipes.matrix(SPACE))
-def test_page_sizes_and_address_bits(machine, kunit_suites, build, cpu, append):
+def test_page_sizes_and_address_bits(machine, kunit_suites, guest_program, build, cpu, append):
     # With pages of 64 KiB a hugepage has 512 MiB, and KUnit wants several of them.
     memory = "16G" if "64k" in build else "4G"
     place = machine(build, cpu=cpu, smp=2, memory=memory, append=f"{KUNIT} {append}")
-    passes(place, kunit_suites, cpu == DEFAULT_CPU or build not in BLOCKS_ON_TOP)
+    split = cpu == DEFAULT_CPU or build not in BLOCKS_ON_TOP
+    passes(place, kunit_suites, split)
+    # Whether programs see the kernel's tables makes no difference to them.
+    if not append:
+        programs_pass(place, guest_program, split)
 
 
 @pytest.mark.parametrize("append", ["", "nokaslr kpti=on"], ids=["plain", "nokaslr-kpti"])

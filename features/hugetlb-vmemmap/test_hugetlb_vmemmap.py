@@ -51,6 +51,27 @@ def giant(pages: Pages) -> Size:
     return pages.giant
 
 
+def _on_one_node(boot: Callable[..., Machine]) -> Callable[..., Machine]:
+    """Have machines keep their memory in one piece unless a test asks for nodes.
+
+    Kernels of servers would divide it. How many pages of 1 GiB there are, and for how many struct
+    pages there is memory, is what tests count on, and nodes have less of it than all together.
+    """
+    return lambda build=DEFAULT_BUILD, **options: boot(build, **({"nodes": 1} | options))
+
+
+@pytest.fixture
+def machine(machine: Callable[..., Machine]) -> Callable[..., Machine]:
+    """Boot machines for one test."""
+    return _on_one_node(machine)
+
+
+@pytest.fixture(scope="module")
+def shared_machine(shared_machine: Callable[..., Machine]) -> Callable[..., Machine]:
+    """Boot machines that all tests of this file share."""
+    return _on_one_node(shared_machine)
+
+
 def on(mode: str) -> str:
     """Return kernel parameters that switch HVO on in a mode.
 

@@ -476,6 +476,32 @@ def test_a_module_takes_two_pauses(machine):
     assert guest.warnings() == ""
 
 
+# So many entries are exchanged in one pause at most, and so many instructions are twice what it
+# takes for each of them.
+MOST_ENTRIES, INSTRUCTIONS = 128, 32
+
+
+@pytest.mark.full
+def test_the_largest_plan_takes_a_short_pause(machine, kunit_suites, leaf):
+    """What runs in it never asks whether the limit of pauses is reached: see change_entries().
+
+    Time is counted in instructions, one to a nanosecond.
+    """
+    if leaf.page != 4096:
+        pytest.skip("blocks are too large to have many")
+    case = "a_full_plan_takes_one_pause"
+    append = f"kunit.enable=1 kunit.filter_glob=linear_map.{case} trace_event=cpu_pause:cpu_pause"
+    guest = machine("2G", cpu=LEVEL_0_CPU, smp=2, icount=True, append=append)
+    kunit_suites(guest, ["linear_map"], must_run=(case,))
+    trace = guest.check("cat /sys/kernel/tracing/trace")
+    holds = [int(ns) for ns in re.findall(r"hold_ns=(\d+) given_up=0", trace)]
+    # Each entry is written twice at least, so that the pause of the full plan is among them.
+    assert 2 * MOST_ENTRIES < max(holds) < INSTRUCTIONS * MOST_ENTRIES
+    limit_us = int(guest.check("cat /sys/kernel/cpu_pause/limit_us"))
+    assert max(holds) < limit_us * 1000
+    assert guest.warnings() == ""
+
+
 def test_a_leaf_of_which_a_part_goes_is_split_live(machine, kunit_suites, leaf):
     case = "a_leaf_is_split_live_when_a_part_goes"
     append = f"kunit.enable=1 kunit.filter_glob=linear_map.{case}"

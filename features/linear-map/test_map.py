@@ -6,7 +6,6 @@ import leaves
 import pytest
 from leaves import Access, Record, Snapshot
 
-from pagewright.machine.inputs import options_for
 from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU
 
 pytestmark = pytest.mark.skipif(
@@ -27,10 +26,8 @@ MIB = 1 << 20
         pytest.param("arm64.linear_map=pages", False, marks=pytest.mark.full),
     ],
 )
-def test_direct_map_lines_are_what_the_tables_hold(space, tested, leaf, append, blocks):
-    options = options_for(
-        space,
-        tested("patched-4k"),
+def test_direct_map_lines_are_what_the_tables_hold(tested_options, leaf, append, blocks):
+    options = tested_options(
         memory=f"{leaf.memory('4G') // MIB}M",
         append=f"{append} {leaves.EARLY_KFENCE}",
     )
@@ -72,12 +69,12 @@ def protected(shot: Snapshot, record: Record) -> tuple[list[tuple[int, int, Acce
 @pytest.mark.parametrize(
     "cpu", [LEVEL_0_CPU, pytest.param(DEFAULT_CPU, marks=pytest.mark.full)], ids=["paused", "live"]
 )
-def test_blocks_protect_what_pages_protect(space, tested, leaf, cpu):
+def test_blocks_protect_what_pages_protect(tested_options, leaf, cpu):
     """With large leaves each page has the permission that it has with pages only."""
     found, memory = [], f"{leaf.memory('512M') // MIB}M"
     for append in ("arm64.linear_map=pages", ""):
         # Without KFENCE, which makes pages invalid and valid all the time.
-        options = options_for(space, tested("patched-4k"), cpu=cpu, memory=memory, append=append)
+        options = tested_options(cpu=cpu, memory=memory, append=append)
         record = leaves.record(options, settle=0)
         assert record.mode.startswith(f"linear map: {'pages' if append else 'blocks'}")
         found.append([protected(shot, record) for shot in record.snapshots[:2]])

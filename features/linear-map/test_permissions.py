@@ -19,11 +19,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import permissions
 import pytest
 from leaves import EARLY_KFENCE
 from permissions import Permissions, Reader, Sizes
+from ways import WAYS
 from workloads import MODULES
 
 from pagewright.guest import programs
@@ -150,11 +152,40 @@ def protected_by_percpu_local(base: Reader, patched: Reader) -> Sizes:
     return own
 
 
+# The ways to split blocks, and other processors of servers in the way that they have by default.
+MACHINES: dict[str, dict[str, Any]] = WAYS | {
+    cpu: {"cpu": cpu} for cpu in ("neoverse-n1", "cortex-a72")
+}
+
+
+@pytest.fixture(
+    params=[
+        "live",
+        *(pytest.param(name, marks=pytest.mark.full) for name in MACHINES if name != "live"),
+    ]
+)
+def way(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Return the options of a machine; see the fixture of that name in conftest.py."""
+    return MACHINES[request.param]
+
+
 @pytest.mark.skipif("config.getoption('lg_env')", reason="boots with parameters of its own")
-@pytest.mark.parametrize("append", ["", pytest.param(NO_MAP, marks=pytest.mark.full)])
-def test_every_page_has_the_permissions_of_the_base(blocks, append):
-    """After boot, with modules, with secret memory and a BPF program, and after each of these."""
-    options = {"smp": CPUS, "memory": "512M"}
+@pytest.mark.parametrize(
+    ("append", "memory"),
+    [
+        ("", "512M"),
+        pytest.param(NO_MAP, "512M", marks=pytest.mark.full),
+        pytest.param("", "3G", marks=pytest.mark.full),
+    ],
+    ids=["map", "no-map", "giants"],
+)
+def test_every_page_has_the_permissions_of_the_base(blocks, append, memory):
+    """After boot, with modules, with secret memory and a BPF program, and after each of these.
+
+    How much memory there is makes no difference to what is compared, as more of it has more pages
+    of the same kinds. But blocks of 1 GiB take more than 2 GiB: some of the first is the image's.
+    """
+    options = {"smp": CPUS, "memory": memory}
     base = blocks("base-4k", append=f"rodata=full {EARLY_KFENCE}", **options)
     patched = blocks(append=f"{append} {EARLY_KFENCE}", **options)
     readers = [Reader(place) for place in (base, patched)]

@@ -15,6 +15,7 @@ from percpu_layout import AREAS, LOCAL, RANGES
 from percpu_local_log import FILES, is_on, mode_and_reason
 
 from pagewright.guest import programs
+from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.kernel import recipes
 from pagewright.machine.machine import Machine
@@ -64,12 +65,12 @@ def passes_again(place: Machine, top_levels: str = "read-only") -> None:
     assert place.warnings() == ""
 
 
-def runs_its_suites_again(place: Machine) -> None:
+def runs_its_suites_again(place: Machine, may_skip: Collection[str] = ()) -> None:
     """Run both suites once more; what their files say of the boot is no result of that."""
     passes_again(place)
     place.check(f"dmesg -c >/dev/null; echo 1 >{RESULTS}/percpu/run")
     assert re.search(r"ok \d+ integers_in_allocated_memory$", place.check("dmesg"), re.MULTILINE)
-    passes_its_suites(place)
+    passes_its_suites(place, may_skip)
 
 
 def passes_with_local_map(place: Machine, may_skip: Collection[str] = ()) -> None:
@@ -285,8 +286,10 @@ def test_cpus_come_and_go(machine):
 
 
 @pytest.mark.full
-def test_suspend_to_idle(machine):
-    place = machine(smp=2, append=KUNIT)
+@pytest.mark.parametrize("cpu", [None, LEVEL_0_CPU], ids=["any", "paused"])
+def test_suspend_to_idle(machine, cpu):
+    """Where the linear map is split in pauses, all CPUs can be paused after it."""
+    place = machine(smp=2, cpu=cpu, append=KUNIT)
     suspends = "cat /sys/power/suspend_stats/success"
     before = int(place.check(suspends))
     place.check(f"{programs.path('percpu-local', 'suspend')} 5", timeout=60)
@@ -294,7 +297,12 @@ def test_suspend_to_idle(machine):
     # It slept until the clock woke it: this file has no number if nothing did.
     clock = "sed -n 's/^ *\\([0-9]*\\):.*rtc-pl031$/\\1/p' /proc/interrupts"
     assert place.read("/sys/power/pm_wakeup_irq") == [place.check(clock)]
-    runs_its_suites_again(place)
+    if cpu == LEVEL_0_CPU:
+        pauses = "cat /sys/kernel/mm/linear_map/pauses"
+        had = int(place.check(pauses))
+        place.check(f"modprobe -a dummy veth && {UNLOAD} veth dummy")
+        assert int(place.check(pauses)) > had
+    runs_its_suites_again(place, WITHOUT_SECOND_LEVEL if cpu else ())
 
 
 @pytest.mark.full

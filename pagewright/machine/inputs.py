@@ -14,7 +14,7 @@ from pagewright.guest import image
 from pagewright.host.scratch import claim
 from pagewright.host.workspace import Workspace
 from pagewright.kernel import build, modules
-from pagewright.kernel.recipes import DEFAULT_BUILD
+from pagewright.kernel.recipes import DEFAULT_BUILD, Recipe
 from pagewright.machine import count, qemu
 from pagewright.machine import firmware as uefi
 from pagewright.machine import strict as strict_machine
@@ -23,6 +23,10 @@ from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
 from pagewright.machine.strict import Strict
 from pagewright.machine.tlb import Tlb
+
+# What a kernel in Debian's configuration is booted with, unless something else is asked for.
+SERVER_CPUS = 8
+SERVER_NODES = 2
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,27 @@ def options_for(
         options["tlb"] = Tlb(tlb_machine.ensure(space), tlb_machine.read(), ranges)
     options["append"] = parameters(space, options.pop("append", ""))
     return MachineOptions(built.image, image.ensure(space), modules=built.modules, **options)
+
+
+def as_servers_boot(recipe: Recipe, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Have a kernel in Debian's configuration boot as on a server, where nothing else is asked for.
+
+    UEFI starts it and describes the machine in ACPI tables, and there are several CPUs and nodes. A
+    machine that counts has the CPUs that it is asked for, which is one by default, because its
+    figures depend on that. Each node has a CPU.
+
+    Args:
+        recipe: what is booted.
+        asked: as for `options_for`.
+
+    Returns:
+        What to ask `options_for` for.
+    """
+    if not recipe.debian:
+        return dict(asked)
+    counts = any(asked.get(what) for what in ("icount", "count", "tlb"))
+    options: dict[str, Any] = {"firmware": True, "smp": 1 if counts else SERVER_CPUS, **asked}
+    return {"nodes": min(SERVER_NODES, options["smp"]), **options}
 
 
 def parameters(space: Workspace, append: str) -> str:

@@ -1019,6 +1019,47 @@ static void a_change_has_one_pause_or_none(struct kunit *test)
 	find_vm_area(area)->nr_pages = 0;
 	vunmap(area);
 }
+
+/*
+ * How long the pause for a full plan is, tests look at that have a clock for it. It is full with
+ * MAX_ENTRIES (linear_map_pause.c), and the rest takes a pause of its own.
+ */
+static void a_full_plan_takes_one_pause(struct kunit *test)
+{
+	const unsigned int full = 128, rest = 4, nr = full + rest;
+	struct region *region[2];
+	struct vm_struct area = { .nr_pages = nr };
+	unsigned int count[NR_LEAF_SIZES], i, blocks = 0;
+	unsigned long pauses;
+
+	if (!linear_map_is_paused() || linear_map_can_use_access_flag())
+		kunit_skip(test, "the linear map is split without pauses on this system");
+	if (PAGE_SIZE != SZ_4K)
+		kunit_skip(test, "blocks are too large to have many");
+
+	/* Contiguous memory is aligned if it has a power of two of pages. */
+	region[0] = take_region(test, full * PMD_SIZE, LEAF_PMD);
+	region[1] = take_region(test, rest * PMD_SIZE, LEAF_PMD);
+	area.pages = kunit_kcalloc(test, nr, sizeof(*area.pages), GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, area.pages);
+	for (i = 0; i < nr; i++)
+		area.pages[i] = virt_to_page((void *)(region[i / full]->start +
+						      i % full * PMD_SIZE + 5 * PAGE_SIZE));
+	for (i = 0; i < ARRAY_SIZE(region); i++) {
+		histogram(test, region[i], count);
+		blocks += count[LEAF_PMD];
+	}
+	KUNIT_ASSERT_EQ(test, blocks, nr);
+
+	pauses = linear_map_pauses();
+	KUNIT_EXPECT_EQ(test, linear_map_change_area(&area, 0, nr * PAGE_SIZE, PTE_RDONLY,
+						     PTE_WRITE), 0);
+	KUNIT_EXPECT_EQ(test, linear_map_pauses(), pauses + 2);
+	for (i = 0; i < ARRAY_SIZE(region); i++) {
+		histogram(test, region[i], count);
+		KUNIT_EXPECT_EQ(test, count[LEAF_PMD], 0);
+	}
+}
 #endif
 
 #ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
@@ -1439,6 +1480,7 @@ static struct kunit_case linear_map_cases[] = {
 #endif
 #ifdef CONFIG_ARM64_LINEAR_MAP_PAUSE
 	KUNIT_CASE(a_change_has_one_pause_or_none),
+	KUNIT_CASE(a_full_plan_takes_one_pause),
 #endif
 #ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
 	KUNIT_CASE(idle_blocks_are_split_by_their_access_flag),

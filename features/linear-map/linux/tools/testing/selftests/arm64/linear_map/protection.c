@@ -83,27 +83,29 @@ TEST(secret_memory_is_not_read_through_the_linear_map)
 	enum { PAGES = 33 };
 	size_t size = PAGES * page_size();
 	unsigned long physical[PAGES], linear;
-	struct dump dump;
+	bool has_dump = dump_is_there();
+	struct dump dump = { 0 };
 	char *p;
 	int i;
 
-	if (!dump_is_there())
-		SKIP(return, DUMP_PATH " cannot be read");
 	if (access(KCORE, R_OK))
 		SKIP(return, KCORE " cannot be read");
 	p = secret_map(size);
 	if (!p)
 		SKIP(return, "no secret memory: %s", strerror(errno));
 	memset(p, PATTERN, size);
-	dump_read(&dump);
+	if (has_dump)
+		dump_read(&dump);
 	for (i = 0; i < PAGES; i++) {
 		physical[i] = physical_address(p + i * page_size());
 		ASSERT_NE(0, physical[i]);
+		EXPECT_TRUE(reads_as(physical[i], 0));
+		if (!has_dump)
+			continue;
 		linear = linear_address(physical[i]);
 		ASSERT_NE(0, linear);
 		EXPECT_EQ(0, dump_count(&dump, linear, linear + page_size(), true));
 		EXPECT_EQ(0, dump_count(&dump, linear, linear + page_size(), false));
-		EXPECT_TRUE(reads_as(physical[i], 0));
 	}
 	dump_free(&dump);
 	munmap(p, size);
