@@ -32,7 +32,7 @@ SETUP
 echo 1 >/sys/kernel/tracing/events/calls/enable
 COMMAND
 echo 0 >/sys/kernel/tracing/events/calls/enable
-awk '{{ print $1 "=" $2; missed += $3 }} END {{ exit missed > 0 }}' \\
+busybox awk '{{ print $1 "=" $2; missed += $3 }} END {{ exit missed > 0 }}' \\
 	/sys/kernel/tracing/kprobe_profile
 echo >/sys/kernel/tracing/kprobe_events
 """
