@@ -245,7 +245,9 @@ def parts(quick: bool) -> list[Part]:
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     """Make the numbers of an operation, or of a workload."""
     if work.startswith(OPERATIONS_WITH):
-        yield from per_operation(work.removeprefix(OPERATIONS_WITH), values)
+        # Forms have a table of their own.
+        kind = "forms" if side in (form.label for form in FORMS.values()) else "instructions"
+        yield from per_operation(kind, work.removeprefix(OPERATIONS_WITH), values)
         return
     if work.startswith(CALLS_IN):
         yield from counted(work.removeprefix(CALLS_IN), values)
@@ -259,11 +261,11 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
         yield Quantity(f"instructions {group}, {where}", workload, "million", count)
 
 
-def per_operation(model: str, values: Values) -> Iterator[Quantity]:
+def per_operation(kind: str, model: str, values: Values) -> Iterator[Quantity]:
     """Make the instructions of each operation, in each place and of each kind of variable."""
     for index, place in enumerate(PLACES):
         for how, found in HOW.items():
-            group = f"instructions, {model}, {found}, {place}"
+            group = f"{kind}, {model}, {found}, {place}"
             for key, counts in values.items():
                 numbers = counts.split()
                 if key.endswith(f" {how}") and index < len(numbers):
