@@ -7,6 +7,15 @@
  * means something, in a function of its own: there, the compiler cannot make
  * one operation of several.
  */
+/* Whatever uses per-CPU data, before the operations are others. */
+#include <linux/debugfs.h>
+#include <linux/kernel.h>
+#include <linux/math64.h>
+#include <linux/module.h>
+#include <linux/percpu.h>
+#include <linux/seq_file.h>
+#include <linux/timekeeping.h>
+
 #undef this_cpu_read_8
 #undef this_cpu_add_8
 #define this_cpu_read_8(pcp)	form_read(pcp)
