@@ -256,6 +256,19 @@ def test_a_feature_that_does_not_exist_cannot_be_left_off(base):
     assert error.value.todo.startswith("the features are: ")
 
 
+def test_what_only_tests_take_can_be_left_off():
+    """Servers have none of it, so sizes are those of a kernel without it."""
+    whole, without = (
+        recipes.recipe(SPACE, name) for name in ("patched-4k", "patched-4k-without-tests")
+    )
+    assert without.features == whole.features
+    gone = set(whole.files(SPACE)) - set(without.files(SPACE))
+    assert gone == {f.tests_config for f in SPACE.features() if f.tests_config.exists()} != set()
+    both = recipes.recipe(SPACE, "patched-4k-without-tests-without-percpu-local")
+    assert set(whole.features) - set(both.features) == {"percpu-local"}
+    assert not both.tests
+
+
 def test_a_typing_error_in_the_file_of_a_feature_names_it(tiny):
     file = tiny.root / "features" / "one" / "feature.toml"
     file.parent.mkdir(parents=True)

@@ -38,7 +38,8 @@ def show() -> None:
     print("Builds (pagewright build NAME, pagewright boot NAME); * is built:")
     for name, purpose in builds.items():
         print(f"  {'*' if is_built(space, name) else ' '} {name:{width}}  {purpose}")
-    print("  NAME-without-FEATURE is a build with a feature's symbol off.")
+    print("  NAME-without-FEATURE is a build with a feature's symbol off,")
+    print("  NAME-without-tests one without the KUnit suites and the rest of what tests take.")
     found = [load(space, name) for name in experiments(space)]
     width = max(len(experiment.name) for experiment in found)
     print("\nExperiments (pagewright bench NAME):")

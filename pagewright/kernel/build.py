@@ -100,7 +100,8 @@ def ensure(space: Workspace, name: str, release: Release | None = None) -> Build
 
     Args:
         space: the repository.
-        name: a build of builds.toml; with -without-FEATURE, that feature's symbol is left off.
+        name: a build of builds.toml; with -without-FEATURE, that feature's symbol is left off, and
+            with -without-tests what only the tests of features take.
         release: what the kernel says that it is; if None, the point release alone.
 
     Raises:

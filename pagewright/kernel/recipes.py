@@ -17,6 +17,8 @@ from pagewright.host.workspace import Feature, Workspace
 DEFAULT_BUILD = "patched-4k"
 
 _WITHOUT = "-without-"
+# Stands after it in place of a feature's name, for a kernel as servers have it.
+_TESTS = "tests"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ def unpatched(space: Workspace, name: str) -> str:
 
 
 def recipe(space: Workspace, name: str) -> Recipe:
-    """Return a recipe by name; NAME-without-FEATURE leaves a feature's symbol off.
+    """Return a recipe by name.
+
+    NAME-without-FEATURE leaves a feature's symbol off, and NAME-without-tests all that only the
+    tests of features take.
 
     Raises:
         PagewrightError: there is no build of that name, or no such feature.
@@ -119,7 +124,7 @@ def recipe(space: Workspace, name: str) -> Recipe:
         features = [f.name for f in _chosen(space, entry["features"])]
         # Each name is looked up even if the build has no features that it could be left off from.
         # Otherwise a name with a typing error would build the same kernel once more.
-        gone_names = {space.feature(gone).name for gone in without}
+        gone_names = {space.feature(gone).name for gone in without if gone != _TESTS}
         features = [kept for kept in features if kept not in gone_names]
         return Recipe(
             name,
@@ -131,7 +136,7 @@ def recipe(space: Workspace, name: str) -> Recipe:
             debian=entry.get("debian", ""),
             modules=entry.get("modules", False),
             clang=entry.get("clang", False),
-            tests=entry.get("tests", True),
+            tests=entry.get("tests", True) and _TESTS not in without,
             packaged=entry.get("packaged", True),
         )
 

@@ -1,6 +1,6 @@
 """What this_cpu operations cost, and what they cost whole workloads.
 
-Four parts:
+What is run:
 
 - Operations: a module executes each of them many times (percpu_bench.c says how it
   counts) on kernels with a preemption count, for preempt=full and preempt=voluntary, and on
@@ -13,6 +13,10 @@ Four parts:
 - Operations of a kernel that Clang has compiled, where the choice computes the address.
 - Restartable sequences, another design: its operations on 8 bytes (percpu_restartable.c), without
   what the kernel would do when it preempts a task.
+- Forms that were not made: raw_cpu operations on local addresses, and a local region near the
+  image, beside raw_cpu operations as they are.
+- How often a workload calls what updates the statistics of memory cgroups, which is not done with
+  this_cpu operations in 6.12.
 
 Sides: base is the unpatched kernel, without the patched one with this feature's symbol off
 (which tells what this feature changes from what others do), off the patched one with
@@ -25,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from percpu_calls import CALLS_IN, counted, counting
 from percpu_workloads import COMPILE, COMPILE_SETUP, COUNT, TESTS, loopback
 
 from pagewright.kernel.modules import FOLDER
@@ -53,9 +58,17 @@ UNCOUNTED = (
 RESTARTABLE = Side("restartable", "base-4k")
 # The compiler knows asm goto with an output.
 CLANG = Side("Clang", "clang-4k")
+# Forms of reading and adding, on the patched kernel, each in a module of that name.
+FORMS = {
+    "percpu_raw": Side("raw", "patched-4k"),
+    "percpu_raw_local": Side("raw local", "patched-4k"),
+    "percpu_raw_offset": Side("raw offset", "patched-4k"),
+    "percpu_near": Side("near", "patched-4k"),
+    "percpu_near_compiled": Side("near compiled", "patched-4k"),
+}
 COLUMNS = (
     *("base", "without", "off", "patched", CLANG.label, RESTARTABLE.label),
-    *(side.label for side in UNCOUNTED),
+    *(side.label for side in (*UNCOUNTED, *FORMS.values())),
 )
 
 MODULE = "percpu_bench"
@@ -73,6 +86,14 @@ rmmod COUNTER
 HOW = {"static": "static variable", "dynamic": "through a pointer"}
 # What the module prints for each, in its order.
 PLACES = ("in a function of its own", "each further one in a function")
+# What the forms have: one operation on a static variable. The number of further ones is cut off,
+# because a compiler can make one of several that are no assembly.
+FORM = f"""
+set -e
+insmod /{FOLDER}/COUNTER.ko
+sed -nE 's/^((read|inc|add) 8 static=[0-9.]+) .*/\\1/p' /sys/kernel/debug/{MODULE}
+rmmod COUNTER
+"""
 # What the names of works begin with that count operations.
 OPERATIONS_WITH = "operations, "
 MODELS = ("preempt=full", "preempt=voluntary", "no preemption count")
@@ -98,10 +119,18 @@ class Workload:
     full: int
     runs: int = 3
 
+    def scripts(self, cpus: int, size: int) -> tuple[str, str]:
+        """Return what runs before, and what is counted."""
+        setup, command = (
+            text.replace("SIZE", str(size)).replace("CPUS", str(cpus))
+            for text in (self.setup, self.command)
+        )
+        return setup, command
+
     def work(self, cpus: int, size: int) -> Work:
         """Return the work that runs and counts it."""
-        script = f"set -e\n{self.setup}\n{COUNT} {self.command}\n"
-        script = script.replace("SIZE", str(size)).replace("CPUS", str(cpus))
+        setup, command = self.scripts(cpus, size)
+        script = f"set -e\n{setup}\n{COUNT} {command}\n"
         return Work(f"{self.name}, {cpus} CPUs", script, timeout=3600, runs=self.runs)
 
 
@@ -159,6 +188,29 @@ def sequences() -> Part:
     return Part("operations-restartable", options, works, (RESTARTABLE,))
 
 
+def form(name: str) -> Part:
+    """Return the part that counts a form that the feature does not have, or raw_cpu operations."""
+    options = {
+        "icount": True,
+        "smp": 2,
+        "append": MODELS[0],
+        "modules_from": (f"features/percpu-local/{name}.c",),
+    }
+    works = [Work(f"{OPERATIONS_WITH}{MODELS[0]}", FORM.replace("COUNTER", name), timeout=600)]
+    part = name.replace("percpu_", "operations-").replace("_", "-")
+    return Part(part, options, works, (FORMS[name],))
+
+
+def calls(cpus: int) -> Part:
+    """Return the part that counts calls, of the workloads with memory cgroups."""
+    works = [
+        counting(workload.name, *workload.scripts(cpus, workload.full))
+        for workload in WORKLOADS
+        if "memcg" in workload.name
+    ]
+    return Part(f"calls-{cpus}", {"icount": True, "memory": "2G", "smp": cpus}, works, (PATCHED,))
+
+
 def workloads(quick: bool) -> Iterator[Part]:
     """Return a part for each number of CPUs."""
     kinds: list[tuple[str, int, tuple[Side, ...]]] = [("workloads-4", 4, (BASE, PATCHED))]
@@ -185,13 +237,20 @@ def parts(quick: bool) -> list[Part]:
         found.append(operations("operations-uncounted", no_count, quick, UNCOUNTED))
         found.append(operations("operations-clang", full, quick, (CLANG,)))
         found.append(sequences())
+        found += map(form, FORMS)
+        found.append(calls(4))
     return [*found, *workloads(quick)]
 
 
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
     """Make the numbers of an operation, or of a workload."""
     if work.startswith(OPERATIONS_WITH):
-        yield from per_operation(work.removeprefix(OPERATIONS_WITH), values)
+        # Forms have a table of their own.
+        kind = "forms" if side in (form.label for form in FORMS.values()) else "instructions"
+        yield from per_operation(kind, work.removeprefix(OPERATIONS_WITH), values)
+        return
+    if work.startswith(CALLS_IN):
+        yield from counted(work.removeprefix(CALLS_IN), values)
         return
     # Kernels of other builds have tables of their own.
     build = side.rpartition(", ")[0]
@@ -202,15 +261,16 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
         yield Quantity(f"instructions {group}, {where}", workload, "million", count)
 
 
-def per_operation(model: str, values: Values) -> Iterator[Quantity]:
+def per_operation(kind: str, model: str, values: Values) -> Iterator[Quantity]:
     """Make the instructions of each operation, in each place and of each kind of variable."""
     for index, place in enumerate(PLACES):
         for how, found in HOW.items():
-            group = f"instructions, {model}, {found}, {place}"
+            group = f"{kind}, {model}, {found}, {place}"
             for key, counts in values.items():
-                if key.endswith(f" {how}"):
+                numbers = counts.split()
+                if key.endswith(f" {how}") and index < len(numbers):
                     name = key.removesuffix(f" {how}")
-                    yield Quantity(group, name, "instructions", float(counts.split()[index]))
+                    yield Quantity(group, name, "instructions", float(numbers[index]))
 
 
 def summary(means: Means) -> str:

@@ -4,7 +4,11 @@ Memory is that of machines with 4, 64 and 160 CPUs, after boot, with 10000 memor
 more, and without those again, with the feature switched off and on. Most of what a memory
 cgroup takes is per-CPU memory, whose tables every CPU has.
 
-Text is that of the patched kernel and of the same with the feature's symbol off.
+With pages of 64 KiB no table is smaller than that, so what they take is measured apart: after boot,
+with 42, 48 and 52 bits of addresses.
+
+Text is that of the patched kernel and of the same with the feature's symbol off, both without
+KUnit suites, as servers have none: those of this feature have each operation hundreds of times.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Iterator
 
 from pagewright.guest import programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS, direct_map
+from pagewright.machine.options import LEVEL_0_CPU
 from pagewright.results.experiment import (
     PATCHED,
     Experiment,
@@ -31,16 +36,24 @@ MEMCGS = programs.path("percpu-local", "memcgs")
 MACHINES = {4: "4G", 64: "16G", 160: "32G"}
 BUILDS = ("4k", "voluntary-4k", "16k", "64k")
 
-# What the feature itself says of its tables goes into tables(). A moment is after all that was
-# freed is free; MemTotal leaves out what the kernel took before it counted. Mapped is what one
-# CPU's table maps, but for the linear map and the struct pages. DirectMap is the linear map by
-# leaf size.
+# With 64 KiB pages, by the bits of addresses: the build, and the CPU model, as a kernel for 52 bits
+# takes what the CPU has.
+BITS = {42: ("tiny-64k-42", None), 48: ("tiny-64k-52", LEVEL_0_CPU), 52: ("tiny-64k-52", None)}
+# More than 255 CPUs have no local map with 42 bits.
+MACHINES_64K = {42: (4, 64, 160), 48: (4, 64, 160, 512), 52: (4, 64, 160, 512)}
+
+# What the feature itself says of its tables, in KiB for one CPU; nothing if there is no local map.
+TABLES = """tables() {
+	dmesg | sed -n 's/.*local map of .*, \\([0-9]*\\) KiB.cpu of tables.*/\\1/p'
+}"""
+
+# A moment is after all that was freed is free; MemTotal leaves out what the kernel took before it
+# counted. Mapped is what one CPU's table maps, but for the linear map and the struct pages.
+# DirectMap is the linear map by leaf size.
 MEMORY = f"""
 set -e
 debug=/sys/kernel/debug
-tables() {{
-	dmesg | sed -n 's/.*local map of .*, \\([0-9]*\\) KiB.cpu of tables.*/\\1/p'
-}}
+{TABLES}
 mapped() {{
 	file=$debug/kernel_page_tables_cpu/0
 	[ -e $file ] || file=$debug/kernel_page_tables
@@ -77,6 +90,15 @@ moment removed
 """
 MOMENTS = {"boot": "after boot", "memcgs": "with the memcgs", "removed": "without them again"}
 
+# Each CPU that may ever come has its tables, so one that is up is enough.
+MEMORY_64K = f"""
+set -e
+{TABLES}
+kib=$(tables)
+echo "tables=$((${{kib:-0}} * CPUS))"
+sed -n 's/^MemTotal: *\\([0-9]*\\) kB/MemTotal=\\1/p' /proc/meminfo
+"""
+
 # kallsyms has 64-bit addresses, which a shell's arithmetic has no room for; _etext is aligned.
 TEXT = """
 address() { sed -n "s/^....\\(.*\\) . $1\\$/0x\\1/p" /proc/kallsyms | head -n 1; }
@@ -102,17 +124,40 @@ def memory(quick: bool) -> Iterator[Part]:
         yield Part(f"memory-{cpus}", options, [work], (OFF, PATCHED))
 
 
+def memory_64k(bits: int) -> Iterator[Part]:
+    """Return a boot for each number of CPUs, with some bits of addresses."""
+    build, cpu = BITS[bits]
+    sides = (
+        Side(f"{build}, off", build, OFF.append),
+        Side(f"{build}, patched", build),
+    )
+    for cpus in MACHINES_64K[bits]:
+        work = Work(f"64k, {bits}, {cpus} CPUs", MEMORY_64K.replace("CPUS", str(cpus)))
+        options = {
+            "icount": True,
+            "memory": MACHINES[160],
+            "smp": cpus,
+            "append": "maxcpus=1",
+            **({"cpu": cpu} if cpu else {}),
+        }
+        yield Part(f"memory-64k-{bits}-{cpus}", options, [work], sides)
+
+
 def text(build: str) -> Part:
     """Return the part that compares a patched build with the same without the feature."""
-    patched = f"patched-{build}"
+    patched = f"patched-{build}-without-tests"
     without = Side(f"{build}, without", f"{patched}-without-percpu-local")
     sides = (without, Side(f"{build}, patched", patched))
     return Part(f"text-{build}", {}, [Work(f"text, {build}", TEXT)], sides)
 
 
 def parts(quick: bool) -> list[Part]:
-    """Return what runs where; text needs builds of its own."""
-    return [*memory(quick), *([] if quick else map(text, BUILDS))]
+    """Return what runs where; text and 64 KiB pages need builds of their own."""
+    found = [*memory(quick)]
+    if not quick:
+        found += [part for bits in BITS for part in memory_64k(bits)]
+        found += map(text, BUILDS)
+    return found
 
 
 def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
@@ -123,6 +168,9 @@ def quantities(side: str, work: str, values: Values) -> Iterator[Quantity]:
             moment, _, name = key.partition(" ")
             group = f"memory of a machine with {which}"
             yield Quantity(group, f"{name} {MOMENTS[moment]}", "kB", int(size))
+        elif kind == "64k":
+            bits, _, cpus = which.partition(", ")
+            yield Quantity(f"64 KiB pages, {bits} bits", f"{key}, {cpus}", "kB", int(size))
         elif key in TEXTS:
             yield Quantity(f"size of the kernel, {which}", TEXTS[key], "bytes", int(size))
 
