@@ -16,6 +16,7 @@
 #include <linux/ptrace.h>
 #include <linux/uaccess.h>
 
+#include <asm/asm-extable.h>
 #include <asm/insn-rmw.h>
 
 DECLARE_STATIC_KEY_FALSE(arm64_rmw_fault_key);
@@ -36,21 +37,25 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
  * tag checks that is one more fault here and so no match, and what an asynchronous
  * check records in the kernel is cleared on the way back to user space, as after
  * any user access.
+ *
+ * This is __raw_get_user() without its error, which is 0 here: to set it, and to look at it,
+ * is some instructions of each read fault.
  */
 static __always_inline u32 arm64_user_insn(struct pt_regs *regs)
 {
 	__le32 insn;
 
 	pagefault_disable();
-	__raw_get_user(insn, (__le32 __user *)regs->pc, failed);
+	uaccess_ttbr0_enable();
+	asm volatile("1:	ldtr	%w[insn], [%[pc]]\n"
+		     "2:\n"
+		     _ASM_EXTABLE_UACCESS_ERR_ZERO(1b, 2b, wzr, %w[insn])
+		     : [insn] "=r" (insn)
+		     : [pc] "r" (regs->pc));
+	uaccess_ttbr0_disable();
 	pagefault_enable();
 
 	return le32_to_cpu(insn);
-
-failed:
-	pagefault_enable();
-
-	return 0;
 }
 
 /* A user data fault that was reported as a read, in a VMA that can be written. */
