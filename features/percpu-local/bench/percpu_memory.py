@@ -38,8 +38,6 @@ BUILDS = ("4k", "voluntary-4k", "16k", "64k")
 # With 64 KiB pages, by the bits of addresses. A kernel for 52 bits has top levels of that size on a
 # CPU with 48, too, so each has a build.
 BITS = (42, 48, 52)
-# More than 255 CPUs have no local map with 42 bits.
-MACHINES_64K = {42: (4, 64, 160), 48: (4, 64, 160, 512), 52: (4, 64, 160, 512)}
 
 # What the feature itself says of its tables, in KiB for one CPU; nothing if there is no local map.
 TABLES = """tables() {
@@ -130,7 +128,7 @@ def memory_64k(bits: int) -> Iterator[Part]:
         Side(f"{build}, off", build, OFF.append),
         Side(f"{build}, patched", build),
     )
-    for cpus in MACHINES_64K[bits]:
+    for cpus in MACHINES:
         work = Work(f"64k, {bits}, {cpus} CPUs", MEMORY_64K.replace("CPUS", str(cpus)))
         options = {
             "icount": True,
