@@ -815,7 +815,7 @@ def test_list_tells_parts_sides_and_boots():
     assert "atomic-populate (atomic-write-fault): What the first touch" in text
     assert "--part populate: base; patched; switched off | with --quick: base; patched\n" in text
     assert "without; off; patched (13 runs) | with --quick: base; patched" in text
-    assert "102 boots, 5 with --quick" in text
+    assert "108 boots, 5 with --quick" in text
 
 
 # --- Places ---------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 
 from pagewright.guest import programs
 from pagewright.guest.shell import SHORT_PAGE_LISTS, direct_map
-from pagewright.machine.options import LEVEL_0_CPU
 from pagewright.results.experiment import (
     PATCHED,
     Experiment,
@@ -36,11 +35,9 @@ MEMCGS = programs.path("percpu-local", "memcgs")
 MACHINES = {4: "4G", 64: "16G", 160: "32G"}
 BUILDS = ("4k", "voluntary-4k", "16k", "64k")
 
-# With 64 KiB pages, by the bits of addresses: the build, and the CPU model, as a kernel for 52 bits
-# takes what the CPU has.
-BITS = {42: ("tiny-64k-42", None), 48: ("tiny-64k-52", LEVEL_0_CPU), 52: ("tiny-64k-52", None)}
-# More than 255 CPUs have no local map with 42 bits.
-MACHINES_64K = {42: (4, 64, 160), 48: (4, 64, 160, 512), 52: (4, 64, 160, 512)}
+# With 64 KiB pages, by the bits of addresses. A kernel for 52 bits has top levels of that size on a
+# CPU with 48, too, so each has a build.
+BITS = (42, 48, 52)
 
 # What the feature itself says of its tables, in KiB for one CPU; nothing if there is no local map.
 TABLES = """tables() {
@@ -126,19 +123,18 @@ def memory(quick: bool) -> Iterator[Part]:
 
 def memory_64k(bits: int) -> Iterator[Part]:
     """Return a boot for each number of CPUs, with some bits of addresses."""
-    build, cpu = BITS[bits]
+    build = f"tiny-64k-{bits}"
     sides = (
         Side(f"{build}, off", build, OFF.append),
         Side(f"{build}, patched", build),
     )
-    for cpus in MACHINES_64K[bits]:
+    for cpus in MACHINES:
         work = Work(f"64k, {bits}, {cpus} CPUs", MEMORY_64K.replace("CPUS", str(cpus)))
         options = {
             "icount": True,
             "memory": MACHINES[160],
             "smp": cpus,
             "append": "maxcpus=1",
-            **({"cpu": cpu} if cpu else {}),
         }
         yield Part(f"memory-64k-{bits}-{cpus}", options, [work], sides)
 
