@@ -55,10 +55,6 @@ WITHOUT_RECORD = {
         "GCC 14.2 | base | `percpu_local_map=0` | patched",
     ): "measured on a Debian 13; the record is of this host's compiler",
     (
-        PERCPU,
-        "CPUs | 4 | 64 | 160 | 512",
-    ): "computed of the layout with pages of 64 KiB, as the text above it says",
-    (
         TLB,
         "for each | first chunk in pages | in contiguous ranges | of these local and in the areas: "
         "in pages | in contiguous ranges",
@@ -473,6 +469,30 @@ def memory() -> Iterator[Row]:
             yield f"{what} with 10000 memcgs, {title}", [*found]
     yield "a CPU's table maps more after boot", mapped("after boot")
     yield "a CPU's table maps more with 10000 memcgs", mapped(with_memcgs)
+
+
+@table(PERCPU, "CPUs, with 64 KiB pages | 4 | 64 | 160")
+def memory_with_64_kib_pages() -> Iterator[Row]:
+    for bits in (52, 42):
+        for title, name in (
+            ("tables of the CPUs, of the boot log", "tables"),
+            ("MemTotal, less than with `=0`", "MemTotal"),
+        ):
+            cells: list[Cell] = []
+            for number in (4, 64, 160):
+                group = f"64 KiB pages, {bits} bits"
+                found = means("percpu-memory", group, f"{name}, {number} CPUs")
+                off, patched = (found[f"tiny-64k-{bits}, {side}"] for side in ("off", "patched"))
+                cells.append(abs(patched - off))
+            yield f"{bits} bits: {title}", cells
+
+
+@table(PERCPU, " | without | patched | ")
+def size_without_suites() -> Iterator[Row]:
+    for name in ("text", "list of alternatives", "image in memory"):
+        sides = runs("percpu-memory", "size of the kernel, 4k", name)
+        without, patched = sides["4k, without"], sides["4k, patched"]
+        yield name, [without[0], patched[0], change(sides, "4k, patched", "4k, without")]
 
 
 @table(PERCPU, " | published | here")
