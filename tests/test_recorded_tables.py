@@ -43,10 +43,6 @@ WITHOUT_RECORD = {
         "in the cache, `${XDG_CACHE_HOME:-~/.cache}/pagewright` | MB",
     ): "disk",
     (
-        "docs/benchmarks.md",
-        "commit 25428738aa2b | base | all features off",
-    ): "two boots of two sides, which say what error there is; --record takes a part as a whole",
-    (
         LINEAR_MAP,
         "`arm64.linear_map=` | `pages` | `live` | `af` | `pause`",
     ): "the part `ways` was measured with twelve boots in a clone that did not record it",
