@@ -27,6 +27,7 @@ OF_OTHER_TESTS = (
     "tests/test_passed.py",
     "tests/test_remote.py",
     "tests/test_style.py",
+    "tests/test_typed_commands.py",
 )
 # Tests of kernels, which are most of what takes hours. None of them reads a document.
 OF_KERNELS = (
