@@ -833,11 +833,12 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  * @stats: as of cpu_pause_run()
  *
  * For who holds locks that others wait for, and can do without the pause. @fn should leave nothing
- * to be done, as that would take another try. While a CPU comes or goes, or another
- * initiator has its turn or waits for it, this fails at once; and if one try has failed, until the
- * next is due, which is a few milliseconds later, or 0.25 s when many have failed. To be tried
- * again later, with the locks released in between; and each time after a longer while than
- * before, which is up to the caller, as those few milliseconds do not become more by such tries.
+ * to be done, as that would take another try. While a CPU comes or goes, another initiator has
+ * its turn or waits for it, or the CPUs run after a pause of work that takes several, this fails at
+ * once; and if one try has failed, until the next is due, which is a few milliseconds later, or
+ * 0.25 s when many have failed. To be tried again later, with the locks released in between; and
+ * each time after a longer while than before, which is up to the caller, as those few milliseconds
+ * do not become more by such tries.
  *
  * Context: process context, interrupts enabled. Does not sleep, but waits for other CPUs with
  *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is
