@@ -1039,6 +1039,31 @@ def test_surplus_pages_wait_for_a_cpu_that_is_lost(machine, large, pages, patien
     assert_nothing_left(place)
 
 
+def hold(options: str, name: str = "taken") -> str:
+    """Return a command that has a program take pages until give_back() ends it.
+
+    What the program prints is in a file of that name in /tmp. The command is to be followed by
+    another one.
+    """
+    return (
+        f"mkfifo /tmp/{name}.end; sleep 1000 >/tmp/{name}.end & echo $! >/tmp/{name}.keeper; "
+        f"{PROGRAMS}/surplus -w {options} </tmp/{name}.end >/tmp/{name} & "
+    )
+
+
+def give_back(name: str = "taken") -> str:
+    """Return a command that ends what hold() has begun."""
+    return f"kill $(cat /tmp/{name}.keeper); until grep -q pages= /tmp/{name}; do sleep 0.1; done"
+
+
+GIVE_BACK = give_back()
+
+
+def first_frame(printed: str) -> int:
+    """Return where the first page is of a program that was told to print that."""
+    return int(printed.splitlines()[0].removeprefix("frame="))
+
+
 def take_until_a_cpu_is_lost(place: Machine, number: int) -> int:
     """Have a program take surplus pages, and a CPU be lost; then no page can be restored.
 
@@ -1046,15 +1071,11 @@ def take_until_a_cpu_is_lost(place: Machine, number: int) -> int:
     """
     place.check(
         f"insmod /{FOLDER}/undead_cpu.ko; echo {number} >/proc/sys/vm/nr_overcommit_hugepages; "
-        "mkfifo /tmp/pages; sleep 1000 >/tmp/pages & echo $! >/tmp/keeper; "
-        f"{PROGRAMS}/surplus -r -f -w {number} </tmp/pages >/tmp/taken & "
+        f"{hold(f'-r -f {number}')}"
         "until grep -q frame= /tmp/taken; do sleep 0.1; done; "
         "echo 0 >/sys/devices/system/cpu/cpu2/online"
     )
-    return int(place.read("/tmp/taken")[0].removeprefix("frame="))
-
-
-GIVE_BACK = "kill $(cat /tmp/keeper); until grep -q pages= /tmp/taken; do sleep 0.1; done"
+    return first_frame(place.read("/tmp/taken")[0])
 
 
 @pytest.mark.full
@@ -1131,13 +1152,10 @@ def test_a_poisoned_surplus_page_that_is_not_optimized_needs_no_cpu(machine, lar
     place.check(f"insmod /{FOLDER}/undead_cpu.ko; echo 0 >/sys/devices/system/cpu/cpu2/online")
     assert resize(place, large, 1) == 1
     assert saved(place) == 0
-    taken = place.check(f"{PROGRAMS}/surplus -f 1", timeout=60)
-    frame = int(taken.splitlines()[0].removeprefix("frame="))
+    frame = first_frame(place.check(f"{PROGRAMS}/surplus -f 1", timeout=60))
     # Memory failure cannot dissolve what is reserved, and then it becomes surplus.
     place.check(
-        "mkfifo /tmp/pages; sleep 1000 >/tmp/pages & echo $! >/tmp/keeper; "
-        f"{PROGRAMS}/surplus -r -u -w 1 </tmp/pages >/tmp/taken & "
-        f"until test $(cat {large.pool}/resv_hugepages) = 1; do sleep 0.1; done"
+        f"{hold('-r -u 1')}until test $(cat {large.pool}/resv_hugepages) = 1; do sleep 0.1; done"
     )
     break_page(place, frame + 3, pages)
     assert "recovery action for free huge page: Failed" in place.console()
@@ -1164,7 +1182,7 @@ def test_a_page_with_unknown_errors_is_in_no_pool_and_never_freed(machine, large
     fail = "/sys/kernel/debug/fail_cpu_pause"
     place = machine(memory=pages.memory(3), smp=2, append=on("pause"))
     place.check("echo 2 >/proc/sys/vm/nr_hugepages")
-    frame = int(place.check(f"{PROGRAMS}/surplus -f 1").splitlines()[0].removeprefix("frame="))
+    frame = first_frame(place.check(f"{PROGRAMS}/surplus -f 1"))
     if restored == "later":
         place.check(f"cd {fail}; echo 0 >verbose; echo -1 >times; echo 100 >probability")
     address = (frame + 3) * (pages.kib << 10)
@@ -1194,12 +1212,9 @@ def test_a_poisoned_page_is_not_what_stays_for_a_reservation(machine, large, pag
     place = machine(memory=pages.memory(3), smp=2)
     counts = tuple(f"{large.pool}/{name}_hugepages" for name in ("surplus", "free", "resv"))
     place.check("echo 1 >/proc/sys/vm/nr_hugepages; echo 1 >/proc/sys/vm/nr_overcommit_hugepages")
-    frame = int(place.check(f"{PROGRAMS}/surplus -r -f 1").splitlines()[0].removeprefix("frame="))
+    frame = first_frame(place.check(f"{PROGRAMS}/surplus -r -f 1"))
     for name in "ab":
-        place.check(
-            f"mkfifo /tmp/{name}; sleep 1000 >/tmp/{name} & echo $! >/tmp/keeper-{name}; "
-            f"{PROGRAMS}/surplus -r -u -w 1 </tmp/{name} >/tmp/{name}.out & :"
-        )
+        place.check(f"{hold('-r -u 1', name)}:")
     place.check(f"until test $(cat {counts[2]}) = 2; do sleep 0.1; done")
     place.check("echo 0 >/proc/sys/vm/nr_hugepages")
     assert place.read(*counts) == ["2", "2", "2"]
@@ -1207,13 +1222,12 @@ def test_a_poisoned_page_is_not_what_stays_for_a_reservation(machine, large, pag
     assert "recovery action for free huge page: Failed" in place.console()
     assert flags_of(place, frame) == HUGE | POISONED
 
-    end = "kill $(cat /tmp/keeper-{0}); until grep -q pages= /tmp/{0}.out; do sleep 0.1; done"
-    place.check(end.format("a"))
+    place.check(give_back("a"))
     place.check(f"until test $(cat {counts[0]}) = 1; do sleep 0.1; done")
     assert place.read(*counts) == ["1", "1", "1"]
     wait_until(lambda: flags_of(place, frame + 3) == POISONED, 30)
     assert not flags_of(place, frame) & (HUGE | POISONED)
-    place.check(end.format("b"))
+    place.check(give_back("b"))
     assert place.read(*counts) == ["0", "0", "0"]
     assert place.warnings() == ""
 
