@@ -229,17 +229,29 @@ def test_what_looks_at_other_tests_runs_again_when_one_changed(clone, file):
         ("tests/test_style.py::passes", False),
     ],
 )
-def test_a_document_makes_no_difference_to_a_kernel(clone, test, kept):
+@pytest.mark.parametrize("file", ["README.md", "docs/figures.json", "packaging/debian/rules"])
+def test_documents_and_packages_make_no_difference_to_a_kernel(clone, file, test, kept):
     ended(begun(clone), test, "passed", "passed", "passed")
-    (clone[0].root / "README.md").write_text("changed\n")
+    (clone[0].root / file).parent.mkdir(parents=True, exist_ok=True)
+    (clone[0].root / file).write_text("changed\n")
     assert begun(clone).tests == ({test} if kept else set())
 
 
-def test_tests_of_kernels_read_no_document():
+@pytest.mark.parametrize("file", ["figures.json", "features/linear-map/hooks/a.patch", "tools/a"])
+def test_all_else_makes_a_difference_to_a_kernel(clone, file):
+    test = "features/linear-map/test_users.py::passes"
+    ended(begun(clone), test, "passed", "passed", "passed")
+    (clone[0].root / file).parent.mkdir(parents=True, exist_ok=True)
+    (clone[0].root / file).write_text("changed\n")
+    assert begun(clone).tests == set()
+
+
+def test_tests_of_kernels_look_at_no_document_and_no_package():
     root = Path(__file__).parent.parent
     files = [file for pattern in OF_KERNELS for file in root.glob(pattern)]
     assert len(files) > len(OF_KERNELS)
-    assert [file for file in files if re.search(r"\.md\b", file.read_text())] == []
+    of_others = r'\.md\b|figures\.json|["/](docs|packaging)["/]'
+    assert [file for file in files if re.search(of_others, file.read_text())] == []
 
 
 def test_other_options_are_another_test(clone):

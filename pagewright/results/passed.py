@@ -29,7 +29,7 @@ OF_OTHER_TESTS = (
     "tests/test_style.py",
     "tests/test_typed_commands.py",
 )
-# Tests of kernels, which are most of what takes hours. None of them reads a document.
+# Tests of kernels, which are most of what takes hours.
 OF_KERNELS = (
     "features/*/test_*.py",
     "tests/test_build.py",
@@ -37,6 +37,8 @@ OF_KERNELS = (
     "tests/test_strict.py",
     "tests/test_wide.py",
 )
+# What none of these looks at: documents, figures that were recorded, and how packages are made.
+OF_NO_KERNEL = ("*.md", "docs/*", "packaging/*/*")
 
 
 # By this name a report tells whether its test shares machines with others of its file.
@@ -147,13 +149,13 @@ def _holds(test: str, changed: list[str] | None) -> bool:
     """Tell whether a test need not run again, although these files have changed since it passed.
 
     It is taken to depend on every file but those that have other tests, unless it looks at these. A
-    test of kernels does not depend on documents either.
+    test of kernels does not depend on documents and packages either.
     """
     own = test.split("::")[0]
     if own in OF_OTHER_TESTS:
         return changed == []
     others = ["test_*.py"]
-    others += ["*.md"] if any(PurePosixPath(own).match(tests) for tests in OF_KERNELS) else []
+    others += OF_NO_KERNEL if any(PurePosixPath(own).match(tests) for tests in OF_KERNELS) else []
     return changed is not None and all(
         file != own and any(PurePosixPath(file).match(pattern) for pattern in others)
         for file in changed
