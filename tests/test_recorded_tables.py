@@ -535,7 +535,7 @@ def cost(name: str, *sides: str) -> list[float]:
     return [found[side] for side in sides]
 
 
-@said(ATOMIC, "So the first fault of a load takes", "than on the base")
+@said(ATOMIC, "The first fault of a load takes", "than on the base")
 def load_that_faults() -> tuple[float, ...]:
     of_load = runs("atomic-populate", "kernel instructions per page", "load, 1 GiB, THP off")
     more = of_load["patched"][0] - of_load["switched off"][0]
@@ -574,11 +574,12 @@ def code_that_cannot_be_read() -> tuple[float, ...]:
     return on, off, hidden, (hidden / off - 1) * 100
 
 
-@said("README.md", "On the first of these CPUs", "more than with `rodata=on`")
+@said("README.md", "Of the 696 KiB", "are page tables")
 def page_tables_alone() -> tuple[float, ...]:
     total = means("linear-map", BOOT, "MemTotal")
     others = total["base"] - total["pages"]
-    return others, total["rodata=on"] - total["patched"] - others
+    missing = total["rodata=on"] - total["patched"]
+    return missing, others, missing - others
 
 
 @said(LINEAR_MAP, "the patched kernel is where the base is", "that it has less")

@@ -137,9 +137,10 @@ static struct lockdep_map pause_map = STATIC_LOCKDEP_MAP_INIT("cpu_pause", &paus
 #endif
 
 /*
- * How long a try waits for the others: the first one of a pause, which is what all but few
- * need, and each that follows. Those that have stopped stand still for that time. Only the
- * CPUs of an emulator, or of a host that has too few for its guests, take longer to come.
+ * How long a try waits for the others: one before which none has failed, which is what all but
+ * few pauses need, and each that follows such a failure until failed_tries is 0 again. Those
+ * that have stopped stand still for that time. Only the CPUs of an emulator, or of a host that
+ * has too few for its guests, take longer to come.
  */
 #define FIRST_WAIT_US	1000U
 static unsigned int wait_us = 4000;

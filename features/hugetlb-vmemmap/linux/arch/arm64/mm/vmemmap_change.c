@@ -11,10 +11,10 @@
  *
  * Seamless, the default: no change of an entry needs break-before-make. A new output
  * address does not if both the old and the new entry are read-only and the memory at both
- * addresses has the same contents: by rule R_WHZWS of the Arm ARM (DDI 0487, section D8) it
- * does where one of the two entries is writable, or where the contents differ. An entry in
- * which the hardware may set the dirty state (DBM) counts as writable; pte_wrprotect()
- * clears that bit, too. The rule is the same on every CPU, whatever its BBM level. So each
+ * addresses has the same contents. The Arm ARM (DDI 0487, on break-before-make) requires it
+ * where one of the two entries is writable, or where the contents differ. An entry in which
+ * the hardware may set the dirty state (DBM) counts as writable; pte_wrprotect() clears that
+ * bit, too. The rule is the same on every CPU, whatever its BBM level. So each
  * change is made in two steps, with the TLBs invalidated after each:
  *
  *	shared		read-write, own page	-> read-only, own page	-> read-only, shared
@@ -25,7 +25,8 @@
  *
  * In both ways the vmemmap must consist of pages first. With 4K pages it is mapped by
  * blocks of 2 MiB, which are split, once: they are never put together again. To split is
- * a change of size only, which is done live with BBM level 2, and paused without.
+ * a change of size only, which is done live where system_supports_bbml2_noabort(), and paused
+ * elsewhere.
  */
 #define pr_fmt(fmt) "HugeTLB: " fmt
 
@@ -231,9 +232,8 @@ unsigned int vmemmap_remap(struct vmemmap_changes *changes)
  * Held from the first look at a block until its split is complete: until the table is there
  * and no TLB holds the block any more. A table that is seen without the lock may be one
  * whose block is still in some TLB. An entry of the table must not be changed then, because
- * to invalidate its address need not remove the block's translation: where a TLB has several
- * entries for one address, only an invalidation of everything is sure to remove all of them
- * (rules R_GRVDR and R_BLRKC of the Arm ARM, DDI 0487, section D8).
+ * to invalidate its address need not remove the block's translation. Where a TLB has several
+ * entries for one address, only an invalidation of everything is relied on to remove them.
  */
 static DEFINE_MUTEX(split_lock);
 

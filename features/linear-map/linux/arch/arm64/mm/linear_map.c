@@ -28,8 +28,8 @@
  *  - linear_map_fold.c: leaves that are alike again become larger ones;
  *  - linear_map_hotplug.c, linear_map_kfence.c: memory that comes and goes, and the pool of
  *    KFENCE;
- *  - linear_map_repaint.c: if a secondary CPU lacks the feature, no more contiguous ranges
- *    at boot, or back to pages.
+ *  - linear_map_repaint.c: at boot, if a secondary CPU lacks the feature or has not started,
+ *    no more contiguous ranges, or back to pages.
  */
 #define pr_fmt(fmt) "linear map: " fmt
 

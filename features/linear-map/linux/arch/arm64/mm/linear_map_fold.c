@@ -341,12 +341,11 @@ static void free_folded_tables(void)
 }
 
 /*
- * No TLB may hold what was folded when somebody changes a permission again, because he
- * invalidates by address, and of two leaves of different size for an address that is sure
- * to remove one. Where a TLB has several entries for one address, only an invalidation of
- * everything is sure to remove all of them (rules R_GRVDR and R_BLRKC of the Arm ARM, DDI 0487,
- * section D8). So all of the TLB is invalidated, with the tables themselves in the walk
- * caches. Only then are the tables given to RCU.
+ * No TLB may hold what was folded when somebody changes a permission again, because an
+ * invalidation by address is all that follows then. Where a TLB has two leaves of different
+ * size for one address, that need not remove both; an invalidation of everything does. So all
+ * of the TLB is invalidated, with the tables themselves in the walk caches. Only then are the
+ * tables given to RCU.
  */
 static void end_live_folds(void)
 {
@@ -571,7 +570,7 @@ static unsigned long fold_round(void)
 		return wait;
 	/*
 	 * A dump of the page tables holds it for writing from its beginning to its end. Who
-	 * holds it for reading, like this, changes or walks nothing but tables of his own.
+	 * holds it for reading, like this, changes or walks nothing but its own tables.
 	 */
 	if (!mmap_read_trylock(&init_mm))
 		goto put;

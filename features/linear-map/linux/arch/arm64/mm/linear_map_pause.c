@@ -35,8 +35,8 @@
  * Trace and profiling buffers (TRBE, SPE), which the hardware writes to at any time, are in
  * vmalloc space.
  *
- * The linear map has no contiguous ranges where it is split like this. The entries of one
- * in use could not have their permission changed one by one either.
+ * The linear map has no contiguous ranges where it is split like this. What would change the
+ * permission of a part of one would have to split it first, which would take a pause.
  */
 #define pr_fmt(fmt) "linear map: " fmt
 

@@ -10,8 +10,8 @@
  *
  * A CPU that has not started (maxcpus=) may turn out later to lack the feature. It could be
  * refused then, but only after it has run for a moment on the kernel's tables, which map its stack
- * and its per-CPU data. Until it is judged, nobody may change the size of a leaf of the linear map,
- * nor the permission of a contiguous range entry by entry. With live changes everybody who
+ * and its per-CPU data. Until it is judged, nobody may change the size of a leaf of the linear map
+ * live, nor a contiguous range entry by entry. With live changes everybody who
  * changes a permission would therefore have to wait for CPU hotplug, and that includes vfree(),
  * which cannot fail. No CPU can come online during a pause. So, if not all CPUs have started,
  * sizes are changed in pauses from now on, too, and no CPU is refused: see has_bbml2_noabort().
@@ -115,7 +115,8 @@ static bool __init is_too_large(enum leaf_size size, enum leaf_size *smaller)
  *
  * Nothing is made contiguous on the way: a block becomes a complete table of pages, for
  * which one entry that is in use has to be written, with its barriers. All others wait for
- * this, and it is done for every 2 MiB of memory, so each entry is written once.
+ * this, and it is done for every 2 MiB of memory, so each entry of a page is written once. What is
+ * larger than 2 MiB becomes blocks of 2 MiB first.
  */
 static void __init split_all(unsigned long start, unsigned long end)
 {

@@ -136,7 +136,8 @@ bool linear_map_in_pages(void)
 /**
  * linear_map_without_contiguous() - must the linear map have no contiguous ranges?
  *
- * The entries of one that is in use cannot be changed one by one without BBM level 2.
+ * Without BBM level 2 the contiguous bit of entries that are in use cannot be changed live, so
+ * that a change of the permission of a part of a range would take a pause.
  *
  * Context: any, after it was decided what the linear map is painted with.
  * Return: true if so.
@@ -500,7 +501,7 @@ static int split_boundary(unsigned long addr, unsigned long boundary,
  * translates as the new ones do, until somebody changes one of these; and whoever may do that
  * has looked for it under the lock, and so after the invalidation:
  *
- *  - the owner of another part of the leaf, who finds it split and then changes what is his,
+ *  - the owner of another part of the leaf, who finds it split and then changes that part,
  *    and invalidates by address, as the users of set_memory_ro() and
  *    set_direct_map_invalid_noflush() do;
  *  - this task, whose caller changes the leaves when this has returned;
@@ -604,7 +605,7 @@ int split_all_ends(next_range_fn *next, const void *what, const struct desc_chan
  *
  * The lock may be dropped between the two. A leaf that crosses the start and need not
  * change is not changed later either: its other part has another owner, who first splits
- * it where his part ends.
+ * it where that part ends.
  *
  * Context: as split_all_ends().
  * Return: as split_all_ends().

@@ -231,6 +231,7 @@ const char *pgtable_transition_error(u64 old, u64 new, unsigned int shift, bool 
 		return "output address changes";
 	if ((changed & PTE_CONT) && !bbml2)
 		return "contiguous bit changes without break-before-make level 2";
+	/* contpte_wrprotect_ptes() does this on any CPU; what is checked here never needs it. */
 	if ((old & new & PTE_CONT) && !bbml2)
 		return "live contiguous range changes without break-before-make level 2";
 	if ((changed & PTE_NG) && (old & PTE_NG))
