@@ -590,9 +590,29 @@ def test_a_kernel_that_is_tried_once(flavour, packages, debian):
         assert guest.warnings() == ""
 
 
+def is_refused_without_a_signature(guest, kernel, installs):
+    """Assert that a kernel that no hook signs leaves /boot and the menu as they were, and purge it.
+
+    The administrator may say that it is meant. Then it is installed, with a warning.
+    """
+    menu = "grep -o 'vmlinuz-[^ ]*' /boot/grub/grub.cfg | sort -u"
+    before = guest.check(f"ls /boot; {menu}")
+    refused = guest.run(f"set -e\n{installs}", LONG)
+    assert refused.status != 0
+    assert "Secure Boot is on, and no hook of /etc/kernel has signed the kernel" in refused.output
+    assert guest.check(f"ls /boot; {menu}") == before
+    meant = guest.check("touch /etc/kernel/pagewright-unsigned && dpkg --configure -a 2>&1", LONG)
+    assert f"/boot/vmlinuz-{kernel} is not signed. Sign it before the next boot." in meant
+    assert guest.check(menu).count(kernel) == 1
+    guest.check(f"{APT} purge '?installed?name(pagewright)'", LONG)
+    guest.check("rm /etc/kernel/pagewright-unsigned")
+    assert guest.check(f"ls /boot; {menu}") == before
+
+
 def test_a_kernel_that_is_signed_for_secure_boot(flavour, packages, secure, logs):
     """As docs/install.md has it, with answers to the questions of the MOK manager."""
     first = release(packages, 1)
+    installs = f"cd {FILES}/1\n{documented('Install', RELEASE=first, FLAVOUR=flavour)}"
     sign = "/etc/kernel/postinst.d/00-pagewright-sign RELEASE /boot/vmlinuz-RELEASE\n"
     script, _, undo = script_of("Secure Boot").partition(sign)
     asks = "mokutil --import"
@@ -604,13 +624,15 @@ def test_a_kernel_that_is_signed_for_secure_boot(flavour, packages, secure, logs
         assert is_debians(guest)
         assert guest.check("mokutil --sb-state") == "SecureBoot enabled"
         server.bring(guest, FILES)
+        is_refused_without_a_signature(guest, first, installs)
         guest.check(f"set -e\n{script.replace(asks, answered)}", LONG)
         shut_down(guest)
     hasty = dataclasses.replace(secure, variables=secure.variables.with_suffix(".hasty"))
     shutil.copyfile(secure.variables, hasty.variables)
     server.confirm_key(secure, password)
     with booted(secure) as guest:
-        guest.check(f"cd {FILES}/1\n{documented('Install', RELEASE=first, FLAVOUR=flavour)}", LONG)
+        assert is_debians(guest)
+        guest.check(installs, LONG)
         shut_down(guest)
 
     # This one has the same disk, and nobody answers its MOK manager.

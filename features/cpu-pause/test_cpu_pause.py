@@ -22,6 +22,7 @@ pytestmark = pytest.mark.long(2)
 
 SUITE = "/sys/kernel/debug/kunit/cpu_pause"
 SYSFS = "/sys/kernel/cpu_pause"
+PAGE = 4096
 NMI = "irqchip.gicv3_pseudo_nmi=1"
 BY_NMI = ("a_pause_stops_a_cpu_with_interrupts_off",)
 
@@ -328,6 +329,52 @@ def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
     place.check(f"echo 0 >{cpus}/cpu1/online; echo 1 >{cpus}/cpu2/online")
     assert place.read(f"{cpus}/online") == ["0,2-3"]
     assert place.warnings(klog.without_dying_cpus) == ""
+
+
+# CPU 3 is half way, and keeps all from pauses. A task of CPU 1 waits for one, and cannot run any
+# more when CPU 3 has left. Both are real-time tasks, as the others have some of each second.
+WAITS_WITHOUT_RUNNING = """
+echo 0 >CPUS/cpu3/online && echo STATE >CPUS/cpu3/hotplug/target || exit 1
+echo -1 >/proc/sys/kernel/sched_rt_runtime_us || exit 1
+chrt -f 1 taskset -c 1 sh -c 'echo 1 >POOLS/hugepages-32768kB/nr_hugepages' &
+sleep 0.2
+chrt -f 50 taskset -c 1 sh -c 'while :; do :; done' &
+echo $! >/run/spins
+sleep 0.2
+echo 0 >CPUS/cpu3/hotplug/target
+"""
+
+
+def test_who_waits_and_does_not_run_keeps_nobody_from_pauses(machine, needs_symbol):
+    """Neither others that want a pause, nor CPUs that come and go."""
+    needs_symbol("CPU_HOTPLUG_STATE_CONTROL")
+    append = "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause"
+    place = machine(smp=4, icount=True, append=append)
+    cpus, pools = "/sys/devices/system/cpu", "/sys/kernel/mm/hugepages"
+    state = re.search(r"(\d+): arm64/cpu_pause:prepare", place.check(f"cat {cpus}/hotplug/states"))
+    assert state
+    waits = WAITS_WITHOUT_RUNNING.replace("STATE", state[1])
+    place.check(waits.replace("CPUS", cpus).replace("POOLS", pools), timeout=120)
+
+    begun = time_of(place)
+    place.check(f"taskset -c 0 sh -c 'echo 8 >{pools}/hugepages-2048kB/nr_hugepages'", timeout=120)
+    place.check(f"taskset -c 0 sh -c 'echo 1 >{cpus}/cpu3/online'", timeout=120)
+    # An initiator gives up after two seconds, and a CPU after ten.
+    assert time_of(place) - begun < 1
+    hvo = "/sys/kernel/mm/hugetlb_vmemmap"
+    assert place.read(f"{hvo}/not_optimized", f"{pools}/hugepages-32768kB/nr_hugepages") == [
+        "0",
+        "0",
+    ]
+    assert int(place.check(f"cat {hvo}/bytes_saved")) == 8 * 7 * PAGE
+
+    place.check("kill $(cat /run/spins); wait")
+    assert place.warnings(klog.without_dying_cpus) == ""
+
+
+def time_of(place):
+    """Return the time since boot in seconds."""
+    return float(place.check("cat /proc/uptime").split()[0])
 
 
 # What the CPU does that has paused the others, and what it says then.

@@ -209,9 +209,8 @@ vm_fault_t arm64_handle_rmw_fault(struct vm_area_struct *vma,
 	}
 out:
 	/*
-	 * A fault is counted when it is complete. One that mapped nothing cannot be told from one
-	 * for which a driver did, both being VM_FAULT_NOPAGE. It counts again when it is taken
-	 * again.
+	 * A fault is counted when it is complete. One that mapped nothing, because somebody else
+	 * did, cannot be told from one that did. It counts again if it is taken again.
 	 */
 	if (!(fault & (VM_FAULT_RETRY | VM_FAULT_ERROR)))
 		count_vm_event(rmw == AARCH64_INSN_RMW_ATOMIC ?

@@ -43,9 +43,11 @@
  *   The count of failed tries is common to all initiators that sleep: together they cannot
  *   stop the others more often than one could.
  * - Work that takes several pauses leaves the others as much time after each of them. No other
- *   initiator takes it from them, as that time is put off for all, as after a try that failed. It
- *   must not be slept through with pause_sem held: whoever does may be kept from running again
- *   by its priority or its cgroup, while initiators and CPU hotplug wait.
+ *   initiator takes it from them, as that time is put off for all, as after a try that failed.
+ * - An initiator has pause_sem only while it runs. Its priority or its cgroup may keep it from
+ *   running for long, and other initiators and CPU hotplug would wait. So it does not sleep with
+ *   pause_sem, is not preempted, and does not queue for it: up() would hand it to a task that may
+ *   not run.
  * - A caller that can do without the pause and holds locks that others wait for uses
  *   cpu_pause_try_unmapped(). It has one try and does not sleep. Only the first of its failures
  *   in a row is counted, so it does not use up the tries of callers that cannot do without. It
@@ -86,6 +88,7 @@
 #include <linux/math64.h>
 #include <linux/moduleparam.h>
 #include <linux/mutex.h>
+#include <linux/preempt.h>
 #include <linux/printk.h>
 #include <linux/ratelimit.h>
 #include <linux/sched.h>
@@ -93,6 +96,7 @@
 #include <linux/sizes.h>
 #include <linux/smp.h>
 #include <linux/stop_machine.h>
+#include <linux/swait.h>
 #include <linux/sysfs.h>
 #include <linux/timekeeping.h>
 
@@ -124,8 +128,9 @@ static u64 stopped_for[NR_CPUS] __aligned(SZ_256);
 /* The CPU that runs cpu_pause_run(), with everything masked; or -1. */
 static int pause_initiator = -1;
 
-/* Held by an initiator, and while a CPU comes or goes. */
+/* Held by an initiator, and while a CPU comes or goes. Initiators wait until it may be free. */
 static DEFINE_SEMAPHORE(pause_sem, 1);
+static DECLARE_SWAIT_QUEUE_HEAD(turn_ended);
 
 /*
  * Tells lockdep about pause_sem, which as a semaphore has no map of its own. A CPU that
@@ -169,11 +174,10 @@ MODULE_PARM_DESC(wait_us, "How long CPUs that have stopped wait for others at mo
  */
 #define FORGET_NS	(10 * NSEC_PER_SEC)
 
-/* How long an initiator goes on to try while others do, too. */
+/* How long an initiator goes on to try, and waits for its turns, while others do, too. */
 #define GIVE_UP_NS	(2 * NSEC_PER_SEC)
 
-/* How long an initiator, or a CPU that comes or goes, waits for its turn. */
-#define TURN_TIMEOUT	msecs_to_jiffies(2000)
+/* How long a CPU that comes or goes waits for its turn. */
 #define CPUHP_TIMEOUT	msecs_to_jiffies(10000)
 
 /* How many tries have failed in a row, and when the last one did; protected by pause_sem. */
@@ -649,17 +653,44 @@ static bool may_try(void)
 	return true;
 }
 
+/* Take pause_sem if it is free. The task is not preempted then until end_turn(). */
+static bool take_turn(void)
+{
+	preempt_disable();
+	if (!down_trylock(&pause_sem))
+		return true;
+	preempt_enable();
+
+	return false;
+}
+
+static void end_turn(void)
+{
+	up(&pause_sem);
+	swake_up_all(&turn_ended);
+	preempt_enable();
+}
+
+/* How many jiffies there are until a time of ktime_get_ns(). */
+static unsigned long jiffies_until(u64 ns)
+{
+	u64 now = ktime_get_ns();
+
+	return now < ns ? nsecs_to_jiffies(ns - now) + 1 : 0;
+}
+
 /*
- * Try once, unless the last try failed a moment ago.
+ * Try once, unless the last try failed a moment ago. The turn is waited for until @give_up_ns.
  *
  * Return: 0 if there was a pause; -EAGAIN if there may be one after next_try_ns; -EBUSY if not;
  *	   -EOPNOTSUPP if a CPU was lost.
  */
-static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats)
+static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_stats *stats,
+		       u64 give_up_ns)
 {
 	int ret = -EAGAIN;
 
-	if (down_timeout(&pause_sem, TURN_TIMEOUT))
+	if (!swait_event_timeout_exclusive(turn_ended, take_turn(), jiffies_until(give_up_ns)))
 		return fail_pause(-1);
 	lock_map_acquire(&pause_map);
 
@@ -681,7 +712,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 	}
 unlock:
 	lock_map_release(&pause_map);
-	up(&pause_sem);
+	end_turn();
 
 	return ret;
 }
@@ -704,7 +735,7 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 
 	if (should_fail_pause() || ktime_get_ns() < READ_ONCE(fail_until_ns))
 		return -EBUSY;
-	if (down_trylock(&pause_sem))
+	if (!take_turn())
 		return -EBUSY;
 	lock_map_acquire_try(&pause_map);
 
@@ -725,7 +756,7 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 	}
 unlock:
 	lock_map_release(&pause_map);
-	up(&pause_sem);
+	end_turn();
 
 	return ret;
 }
@@ -746,7 +777,7 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 		sleep_until(READ_ONCE(next_try_ns));
 		if (ktime_get_ns() < READ_ONCE(fail_until_ns))
 			return -EBUSY;
-		ret = try_in_turn(fn, arg, more, stats);
+		ret = try_in_turn(fn, arg, more, stats, give_up_ns);
 	} while (ret == -EAGAIN && ktime_get_ns() < give_up_ns);
 
 	/*
@@ -833,13 +864,13 @@ int cpu_pause_run_unmapped(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats 
  * @arg: as of cpu_pause_run()
  * @stats: as of cpu_pause_run()
  *
- * For who holds locks that others wait for, and can do without the pause. @fn should leave nothing
- * to be done, as that would take another try. While a CPU comes or goes, another initiator has
- * its turn or waits for it, or the CPUs run after a pause of work that takes several, this fails at
- * once; and if one try has failed, until the next is due, which is a few milliseconds later, or
- * 0.25 s when many have failed. To be tried again later, with the locks released in between; and
- * each time after a longer while than before, which is up to the caller, as those few milliseconds
- * do not become more by such tries.
+ * For who holds locks that others wait for, and can do without the pause. @fn should leave
+ * nothing to be done, as that would take another try. While a CPU comes or goes, another
+ * initiator has its turn, or the CPUs run after a pause of work that takes several, this fails
+ * at once. So it does if one try has failed, until the next is due, which is a few milliseconds
+ * later, or 0.25 s when many have failed. To be tried again later, with the locks released in
+ * between; and each time after a longer while than before, which is up to the caller, as those
+ * few milliseconds do not become more by such tries.
  *
  * Context: process context, interrupts enabled. Does not sleep, but waits for other CPUs with
  *	    interrupts masked, for as long as a try may take (wait_us). Takes pause_sem if it is
@@ -915,6 +946,7 @@ static void end_transition(unsigned int cpu)
 
 	WRITE_ONCE(transition_cpu, -1);
 	up(&pause_sem);
+	swake_up_all(&turn_ended);
 }
 
 /* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */

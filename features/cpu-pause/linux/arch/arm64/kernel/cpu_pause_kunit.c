@@ -281,7 +281,7 @@ static bool stretch(void *arg)
 	return true;
 }
 
-/* Other initiators, who give up after two seconds, and CPU hotplug wait for no such pause twice. */
+/* Other initiators, who give up after two seconds, wait for no such pause twice. */
 static void a_stretched_pause_puts_nothing_off_for_as_long(struct kunit *test)
 {
 	unsigned int tries = 0;

@@ -132,10 +132,10 @@ static bool promoted(const struct access *a)
 		return atoi(override);
 	vmstat_read(&vmstat);
 	atomics = vmstat_get(&vmstat, "atomic_write_fault") != VMSTAT_ABSENT &&
-		  !cmdline_has("arm64.atomic_write_fault=0");
+		  !cmdline_switches_off("arm64.atomic_write_fault=");
 	if (a->class == ACCESS_ATOMIC)
 		return atomics;
-	return atomics && !cmdline_has("arm64.atomic_write_fault_exclusive=0");
+	return atomics && !cmdline_switches_off("arm64.atomic_write_fault_exclusive=");
 }
 
 /* The same where a load-exclusive stays a read: in a file, or with userfaultfd. */

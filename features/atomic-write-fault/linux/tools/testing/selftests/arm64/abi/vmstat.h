@@ -68,18 +68,22 @@ static inline long vmstat_delta(const struct vmstat *before,
 	return first == VMSTAT_ABSENT ? VMSTAT_ABSENT : vmstat_get(after, name) - first;
 }
 
-/* Is that word on the kernel's command line? */
-static inline bool cmdline_has(const char *word)
+/* Has the kernel's command line a switch, such as "arm64.nobbml2=", with a value that is false? */
+static inline bool cmdline_switches_off(const char *name)
 {
+	size_t length = strlen(name);
+	bool off = false;
 	char text[4096];
 	char *token;
 
 	line_read("/proc/cmdline", text, sizeof(text));
 	for (token = strtok(text, " "); token; token = strtok(NULL, " ")) {
-		if (!strcmp(token, word))
-			return true;
+		/* As kstrtobool() has it; the last one counts. */
+		if (!strncmp(token, name, length) && token[length])
+			off = strchr("0nNfF", token[length]) ||
+			      !strncasecmp(token + length, "of", 2);
 	}
-	return false;
+	return off;
 }
 
 /* Size of a transparent huge page in bytes; 0 without them. */

@@ -124,7 +124,7 @@ static inline bool pool_becomes(unsigned long size, const char *name, long value
  *
  * A page that is given back while the pool shrinks can end up free and surplus: the kernel
  * frees what is free, with its lock dropped, and only then counts the others as surplus.
- * Nothing ever frees such a page, unless it becomes part of the pool again.
+ * Not every kernel frees such a page, unless it becomes part of the pool again.
  */
 static inline bool pool_is_empty(unsigned long size)
 {
