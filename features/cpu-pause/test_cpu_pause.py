@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from pagewright.host.errors import PagewrightError
 from pagewright.host.run import run
@@ -337,7 +338,7 @@ WAITS_WITHOUT_RUNNING = """
 echo 0 >CPUS/cpu3/online && echo STATE >CPUS/cpu3/hotplug/target || exit 1
 echo -1 >/proc/sys/kernel/sched_rt_runtime_us || exit 1
 chrt -f 1 taskset -c 1 sh -c 'echo 1 >POOLS/hugepages-32768kB/nr_hugepages' &
-sleep 0.2
+until grep -q cpu_pause_run /proc/$!/stack; do sleep 0.01; done
 chrt -f 50 taskset -c 1 sh -c 'while :; do :; done' &
 echo $! >/run/spins
 sleep 0.2
@@ -368,7 +369,10 @@ def test_who_waits_and_does_not_run_keeps_nobody_from_pauses(machine, needs_symb
     ]
     assert int(place.check(f"cat {hvo}/bytes_saved")) == 8 * 7 * PAGE
 
-    place.check("kill $(cat /run/spins); wait")
+    place.check("kill $(cat /run/spins)")
+    pool = f"{pools}/hugepages-32768kB/nr_hugepages"
+    wait_until(lambda: place.read(pool) == ["1"], 30)
+    assert int(place.check(f"cat {hvo}/not_optimized")) <= 1
     assert place.warnings(klog.without_dying_cpus) == ""
 
 

@@ -218,8 +218,9 @@ static cpumask_t lost_cpus;
 /* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
 static bool cpu_leaves;
 
-/* The CPU whose transition holds pause_sem, or -1; written under cpus_write_lock(). */
+/* Whose transition holds pause_sem, or -1; and since when. Written under cpus_write_lock(). */
 static int transition_cpu = -1;
+static u64 transition_began_ns;
 
 /* How many pauses have failed. */
 static atomic_long_t pauses_failed = ATOMIC_LONG_INIT(0);
@@ -612,10 +613,12 @@ static bool should_fail_pause(void)
 static int fail_pause(int late)
 {
 	int half_way = READ_ONCE(transition_cpu);
+	bool parked = half_way >= 0 &&
+		      ktime_get_ns() - READ_ONCE(transition_began_ns) > GIVE_UP_NS;
 	static DEFINE_RATELIMIT_STATE(limit, DEFAULT_RATELIMIT_INTERVAL, DEFAULT_RATELIMIT_BURST);
 
-	/* If others had their pauses so can who asks next. */
-	if (late >= 0 || half_way >= 0)
+	/* If others had their pauses, or a CPU is about to be there, so can who asks next. */
+	if (late >= 0 || parked)
 		WRITE_ONCE(fail_until_ns, ktime_get_ns() + HOLD_OFF_NS);
 	/*
 	 * Whoever prints may have to take the console over, and to print what another CPU has left,
@@ -664,10 +667,18 @@ static bool take_turn(void)
 	return false;
 }
 
-static void end_turn(void)
+/* To be kept from running between the two would keep those that wait from their turns. */
+static void release_pause_sem(void)
 {
+	preempt_disable();
 	up(&pause_sem);
 	swake_up_all(&turn_ended);
+	preempt_enable();
+}
+
+static void end_turn(void)
+{
+	release_pause_sem();
 	preempt_enable();
 }
 
@@ -929,6 +940,7 @@ static int begin_transition(unsigned int cpu)
 	ret = down_timeout(&pause_sem, CPUHP_TIMEOUT);
 	if (ret)
 		return ret;
+	WRITE_ONCE(transition_began_ns, ktime_get_ns());
 	WRITE_ONCE(transition_cpu, cpu);
 	cpu_leaves = false;
 
@@ -945,8 +957,7 @@ static void end_transition(unsigned int cpu)
 		return;
 
 	WRITE_ONCE(transition_cpu, -1);
-	up(&pause_sem);
-	swake_up_all(&turn_ended);
+	release_pause_sem();
 }
 
 /* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */

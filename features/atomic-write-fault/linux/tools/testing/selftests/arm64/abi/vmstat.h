@@ -68,7 +68,7 @@ static inline long vmstat_delta(const struct vmstat *before,
 	return first == VMSTAT_ABSENT ? VMSTAT_ABSENT : vmstat_get(after, name) - first;
 }
 
-/* Has the kernel's command line a switch, such as "arm64.nobbml2=", with a value that is false? */
+/* Does the command line switch off what is called, say, "arm64.atomic_write_fault="? */
 static inline bool cmdline_switches_off(const char *name)
 {
 	size_t length = strlen(name);
@@ -78,10 +78,13 @@ static inline bool cmdline_switches_off(const char *name)
 
 	line_read("/proc/cmdline", text, sizeof(text));
 	for (token = strtok(text, " "); token; token = strtok(NULL, " ")) {
-		/* As kstrtobool() has it; the last one counts. */
-		if (!strncmp(token, name, length) && token[length])
-			off = strchr("0nNfF", token[length]) ||
-			      !strncasecmp(token + length, "of", 2);
+		/* As kstrtobool() has it; the last one that it understands counts. */
+		if (strncmp(token, name, length) || !token[length])
+			continue;
+		if (strchr("0nNfF", token[length]) || !strncasecmp(token + length, "of", 2))
+			off = true;
+		else if (strchr("1yYtT", token[length]) || !strncasecmp(token + length, "on", 2))
+			off = false;
 	}
 	return off;
 }
