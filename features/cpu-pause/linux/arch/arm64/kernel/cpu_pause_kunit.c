@@ -208,8 +208,8 @@ static bool work_until_the_limit(void *arg)
 		cpu_relax();
 	last->ended = get_cycles();
 	/*
-	 * After the last one another initiator may have its turn at once. One that the host has made
-	 * longer than a quarter of a second is followed by no more than that.
+	 * After the last one another initiator may have its turn at once. One that the host has
+	 * made longer than a quarter of a second is followed by no more than that.
 	 */
 	last->took = more ? min_t(cycles_t, last->ended - began, arch_timer_get_rate() / 4) : 0;
 

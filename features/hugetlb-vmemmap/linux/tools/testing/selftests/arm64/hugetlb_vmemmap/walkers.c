@@ -220,13 +220,16 @@ static void *hold(void *data)
 	return NULL;
 }
 
-FIXTURE(walkers) {
-	struct work work;
-	/* What there was before. */
+struct settings {
 	long pages;
 	long default_pages;
 	long optimize;
 	long page_lists;
+};
+
+FIXTURE(walkers) {
+	struct work work;
+	struct settings before;
 };
 
 FIXTURE_VARIANT(walkers) {
@@ -300,12 +303,12 @@ static bool is_in_use(unsigned long size)
 	       pool_get(size, "resv_hugepages");
 }
 
-static void give_back(FIXTURE_DATA(walkers) *self, unsigned long size)
+static void give_back(const struct settings *before, unsigned long size)
 {
-	number_write(OPTIMIZE, self->optimize);
-	number_write(PAGE_LISTS, self->page_lists);
-	pool_set(size, "nr_hugepages", self->pages);
-	pool_set(pool_default(), "nr_hugepages", self->default_pages);
+	number_write(OPTIMIZE, before->optimize);
+	number_write(PAGE_LISTS, before->page_lists);
+	pool_set(size, "nr_hugepages", before->pages);
+	pool_set(pool_default(), "nr_hugepages", before->default_pages);
 }
 
 FIXTURE_SETUP(walkers)
@@ -317,20 +320,20 @@ FIXTURE_SETUP(walkers)
 	if (!pool_exists(variant->size))
 		SKIP(return, "no pool of %lu kB pages", variant->size >> 10);
 	if (variant->size < pool_default())
-		SKIP(return, "pages of %lu kB are smaller than those of the default size", variant->size >> 10);
+		SKIP(return, "%lu kB are less than the default size", variant->size >> 10);
 	if (meminfo("MemTotal") >> 10 < variant->least_memory_mb)
 		SKIP(return, "less than %d MiB of memory", variant->least_memory_mb);
 	if (is_in_use(variant->size) || is_in_use(pool_default()))
 		SKIP(return, "huge pages are in use");
-	self->pages = pool_get(variant->size, "nr_hugepages");
-	self->default_pages = pool_get(pool_default(), "nr_hugepages");
-	self->optimize = number_read(OPTIMIZE, 0);
-	self->page_lists = number_read(PAGE_LISTS, 0);
+	self->before.pages = pool_get(variant->size, "nr_hugepages");
+	self->before.default_pages = pool_get(pool_default(), "nr_hugepages");
+	self->before.optimize = number_read(OPTIMIZE, 0);
+	self->before.page_lists = number_read(PAGE_LISTS, 0);
 	number_write(OPTIMIZE, 1);
 	empty = pool_is_empty(pool_default()) && pool_is_empty(variant->size);
 	/* No teardown follows a setup that fails. */
 	if (!empty)
-		give_back(self, variant->size);
+		give_back(&self->before, variant->size);
 	ASSERT_TRUE(empty);
 	self->work.size = variant->size;
 	sigaction(SIGBUS, &(struct sigaction){
@@ -344,7 +347,7 @@ FIXTURE_TEARDOWN(walkers)
 	/* The next test wants to find nothing of them. */
 	EXPECT_TRUE(pool_is_empty(variant->size));
 	EXPECT_TRUE(pool_is_empty(pool_default()));
-	give_back(self, variant->size);
+	give_back(&self->before, variant->size);
 }
 
 /* Free pages go at once, those held become surplus and go with their holder. */
