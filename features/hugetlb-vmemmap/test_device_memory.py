@@ -41,6 +41,9 @@ class Device(NamedTuple):
             "memory": f"{self.gib + 1}G",
             "smp": 2,
             "append": "mem=1G",
+            # UEFI has some of the rest to itself.
+            "firmware": False,
+            "nodes": 1,
             "modules_from": ["features/hugetlb-vmemmap/device_memory.c"],
         }
 

@@ -46,16 +46,17 @@ def test_direct_map_lines_are_what_the_tables_hold(tested_options, leaf, append,
 def protected(shot: Snapshot, record: Record) -> tuple[list[tuple[int, int, Access]], dict]:
     """Return what the kernel may not write: ranges in its image, and bytes in all else.
 
-    Ranges of pages are offsets in RAM, whatever the size of the leaves. What lies outside the
-    image has another place in each boot.
+    Ranges of pages are offsets in the image, whatever the size of the leaves. UEFI has the image
+    at another place in each boot, and so is what lies outside of it.
     """
     ranges: list[tuple[int, int, Access]] = []
+    image, image_end = record.image
     elsewhere: dict[Access, int] = {}
     for run in shot.runs:
         if run.access == Access.READ_WRITE:
             continue
         first, end = run.start - shot.start, run.end - shot.start
-        start, stop = max(first, record.image[0]), min(end, record.image[1])
+        start, stop = max(first, image) - image, min(end, image_end) - image
         inside = max(0, stop - start)
         if inside and ranges and ranges[-1][1:] == (start, run.access):
             ranges[-1] = (ranges[-1][0], stop, run.access)

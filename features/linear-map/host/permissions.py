@@ -107,7 +107,10 @@ def parse(table: str, image: int, symbols: Mapping[str, int], freed: int = 0) ->
     linear = [line for line in lines if line.area == page_tables.LINEAR_MAP]
     parts = {name: (symbols[start], symbols[end]) for name, (start, end) in _PARTS.items()}
     move = linear[0].start + image - symbols["_text"]
-    aliases = {f"alias of {name}": (a + move, b + move) for name, (a, b) in parts.items()}
+    # The memory of what is needed for the boot alone is anybody's then.
+    aliases = {
+        f"alias of {name}": (a + move, b + move) for name, (a, b) in parts.items() if name != "init"
+    }
 
     places = _by_place(linear, aliases, "linear map")
     places |= _by_place((line for line in lines if line.area in _ALLOCATED), parts, "areas")
