@@ -427,7 +427,7 @@ def test_modules_split_and_are_folded_back(machine, leaf, cpu):
     largest = leaf.largest(contiguous=cpu == LEVEL_2)
     # UEFI has some memory of most of the largest blocks to itself.
     assert before[largest] > 0
-    assert in_large_leaves(before, min(leaf.large, largest)) >= leaf.memory("4G") // 2
+    assert in_large_leaves(before, leaf.block) >= leaf.memory("4G") // 2
     guest.check(f"for m in {' '.join(MODULES)}; do modprobe $m || exit 1; done; sleep 1")
     loaded = direct_map(guest)
     assert loaded[leaf.page] > before[leaf.page]
