@@ -595,18 +595,21 @@ def is_refused_without_a_signature(guest, kernel, installs):
 
     The administrator may say that it is meant. Then it is installed, with a warning.
     """
-    menu = "grep -o 'vmlinuz-[^ ]*' /boot/grub/grub.cfg | sort -u"
-    before = guest.check(f"ls /boot; {menu}")
+    kernels = "ls /boot/vmlinuz-* /boot/initrd.img-*; grep -o 'vmlinuz-[^ ]*' /boot/grub/grub.cfg"
+    files = "ls /boot"
+    before, files_before = guest.check(kernels), guest.check(files)
+    assert kernel not in before
     refused = guest.run(f"set -e\n{installs}", LONG)
     assert refused.status != 0
     assert "Secure Boot is on, and no hook of /etc/kernel has signed the kernel" in refused.output
-    assert guest.check(f"ls /boot; {menu}") == before
+    assert guest.check(kernels) == before
     meant = guest.check("touch /etc/kernel/pagewright-unsigned && dpkg --configure -a 2>&1", LONG)
     assert f"/boot/vmlinuz-{kernel} is not signed. Sign it before the next boot." in meant
-    assert guest.check(menu).count(kernel) == 1
+    # The kernel, its initramfs, and at least one entry of the menu.
+    assert guest.check(kernels).count(kernel) >= 3
     guest.check(f"{APT} purge '?installed?name(pagewright)'", LONG)
     guest.check("rm /etc/kernel/pagewright-unsigned")
-    assert guest.check(f"ls /boot; {menu}") == before
+    assert (guest.check(kernels), guest.check(files)) == (before, files_before)
 
 
 def test_a_kernel_that_is_signed_for_secure_boot(flavour, packages, secure, logs):
