@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import half_way
 import pytest
 from waiting import wait_until
 
@@ -308,12 +309,9 @@ def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
     """
     needs_symbol("CPU_HOTPLUG_STATE_CONTROL")
     place = machine(smp=4, icount=True)
-    cpus, trace = "/sys/devices/system/cpu", "/sys/kernel/tracing"
-    states = place.check(f"cat {cpus}/hotplug/states")
-    state = re.search(r"(\d+): arm64/cpu_pause:prepare", states)
-    assert state
-    place.check(f"echo 0 >{cpus}/cpu2/online; echo 0 >{cpus}/cpu3/online")
-    place.check(f"echo {state[1]} >{cpus}/cpu3/hotplug/target")
+    cpus, trace = half_way.CPUS, "/sys/kernel/tracing"
+    place.check(f"echo 0 >{cpus}/cpu2/online")
+    half_way.park(place, 3)
 
     place.check(f"echo 1 >{trace}/events/cpuhp/enable")
     for change in ("echo 0 >cpu1/online", "echo 1 >cpu2/online"):
@@ -332,12 +330,11 @@ def test_no_cpu_comes_or_goes_while_another_is_half_way(machine, needs_symbol):
     assert place.warnings(klog.without_dying_cpus) == ""
 
 
-# CPU 3 is half way, and keeps all from pauses. A task of CPU 1 waits for one, and cannot run any
-# more when CPU 3 has left. Both are real-time tasks, as the others have some of each second.
+# While CPU 3 is half way a task of CPU 1 waits for a pause, and when CPU 3 has left, another one
+# keeps it from running. Both are real-time tasks, as the others have some of each second.
 WAITS_WITHOUT_RUNNING = """
-echo 0 >CPUS/cpu3/online && echo STATE >CPUS/cpu3/hotplug/target || exit 1
 echo -1 >/proc/sys/kernel/sched_rt_runtime_us || exit 1
-chrt -f 1 taskset -c 1 sh -c 'echo 1 >POOLS/hugepages-32768kB/nr_hugepages' &
+chrt -f 1 taskset -c 1 sh -c 'echo 1 >POOL' &
 until grep -q cpu_pause_run /proc/$!/stack; do sleep 0.01; done
 chrt -f 50 taskset -c 1 sh -c 'while :; do :; done' &
 echo $! >/run/spins
@@ -351,11 +348,11 @@ def test_who_waits_and_does_not_run_keeps_nobody_from_pauses(machine, needs_symb
     needs_symbol("CPU_HOTPLUG_STATE_CONTROL")
     append = "hugetlb_free_vmemmap=on hugetlb_vmemmap=pause"
     place = machine(smp=4, icount=True, append=append)
-    cpus, pools = "/sys/devices/system/cpu", "/sys/kernel/mm/hugepages"
-    state = re.search(r"(\d+): arm64/cpu_pause:prepare", place.check(f"cat {cpus}/hotplug/states"))
-    assert state
-    waits = WAITS_WITHOUT_RUNNING.replace("STATE", state[1])
-    place.check(waits.replace("CPUS", cpus).replace("POOLS", pools), timeout=120)
+    cpus, pools = half_way.CPUS, "/sys/kernel/mm/hugepages"
+    pool = f"{pools}/hugepages-32768kB/nr_hugepages"
+    half_way.park(place, 3)
+    waits = WAITS_WITHOUT_RUNNING.replace("POOL", pool).replace("CPUS", cpus)
+    place.check(waits, timeout=120)
 
     begun = time_of(place)
     place.check(f"taskset -c 0 sh -c 'echo 8 >{pools}/hugepages-2048kB/nr_hugepages'", timeout=120)
@@ -363,14 +360,10 @@ def test_who_waits_and_does_not_run_keeps_nobody_from_pauses(machine, needs_symb
     # An initiator gives up after two seconds, and a CPU after ten.
     assert time_of(place) - begun < 1
     hvo = "/sys/kernel/mm/hugetlb_vmemmap"
-    assert place.read(f"{hvo}/not_optimized", f"{pools}/hugepages-32768kB/nr_hugepages") == [
-        "0",
-        "0",
-    ]
+    assert place.read(f"{hvo}/not_optimized", pool) == ["0", "0"]
     assert int(place.check(f"cat {hvo}/bytes_saved")) == 8 * 7 * PAGE
 
     place.check("kill $(cat /run/spins)")
-    pool = f"{pools}/hugepages-32768kB/nr_hugepages"
     wait_until(lambda: place.read(pool) == ["1"], 30)
     assert int(place.check(f"cat {hvo}/not_optimized")) <= 1
     assert place.warnings(klog.without_dying_cpus) == ""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import half_way
 import leaves
 import pytest
 from leaf_sizes import LeafSizes
@@ -788,11 +789,7 @@ def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, leaf, needs
     assert split > whole
     usual = int(guest.check(SLOW_DUMP, timeout=60))
 
-    cpu = "/sys/devices/system/cpu/cpu2"
-    states = guest.check("cat /sys/devices/system/cpu/hotplug/states")
-    state = re.search(r"(\d+): arm64/cpu_pause:prepare", states)
-    assert state
-    guest.check(f"echo 0 >{cpu}/online; echo {state[1]} >{cpu}/hotplug/target")
+    half_way.park(guest, 2)
     guest.check("echo 1 >/sys/module/arm64/parameters/linear_map_fold")
     slowest = int(guest.check(SLOW_DUMP, timeout=60))
     failed = "cat /sys/kernel/mm/linear_map/pauses_failed"
@@ -803,6 +800,7 @@ def test_a_fold_that_can_have_no_pause_keeps_nobody_waiting(machine, leaf, needs
     assert slowest < usual + 100, "hundredths of a second"
 
     # What it could not fold is not forgotten.
+    cpu = f"{half_way.CPUS}/cpu2"
     guest.check(f"echo 0 >{cpu}/hotplug/target; echo 1 >{cpu}/online")
     wait_until(lambda: direct_map(guest)[leaf.page] <= whole, 30)
     assert guest.warnings() == ""
