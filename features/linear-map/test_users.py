@@ -168,11 +168,20 @@ def test_memory_tags(blocks, guest_program, build, way):
 
 # --- KFENCE -------------------------------------------------------------------
 
+# Beside each of its 255 pages, and before the first, is one that nobody may access.
+KFENCE_GUARDS = 256 * 4096
+
 
 def kfence_allocations(place: Machine) -> int:
     """Return how many allocations KFENCE has guarded."""
     stats = place.check("cat /sys/kernel/debug/kfence/stats")
     return int(next(line.split(":")[1] for line in stats.splitlines() if "total alloc" in line))
+
+
+def out_of_the_map(place: Machine) -> int:
+    """Return how many bytes of the linear map are invalid."""
+    runs = leaves.snapshot(place).runs
+    return sum(run.size for run in runs if run.access is leaves.Access.INVALID)
 
 
 def check_kfence(place: Machine) -> None:
@@ -329,6 +338,9 @@ def test_hibernation_restores_memory(machine, tmp_path, build, way):
     )
     assert place.check("cat /sys/block/vdc/serial") == "swap"
     place.check("mkswap /dev/vdc; swapon /dev/vdc; echo test_resume >/sys/power/disk")
+    # KFENCE's pages that cannot be read are made valid for the moment in which each is copied.
+    place.check("echo 1 >/sys/module/kfence/parameters/sample_interval")
+    assert out_of_the_map(place) >= KFENCE_GUARDS
     place.check("head -c 30000000 /dev/urandom >/tmp/memory; modprobe dummy")
     before = place.check("sha256sum /tmp/memory; cat /proc/modules")
     # The base flushes the instruction cache in the interrupt of each page that it has loaded, and
@@ -339,7 +351,10 @@ def test_hibernation_restores_memory(machine, tmp_path, build, way):
     # This only the kernel that the image was loaded into says.
     assert "MTE pages" in place.check("dmesg | grep hibernate:")
     assert place.check("sha256sum /tmp/memory; cat /proc/modules") == before
-    place.check("rmmod dummy")
+    assert out_of_the_map(place) >= KFENCE_GUARDS
+    guarded = kfence_allocations(place)
+    place.check("rmmod dummy; ls -lR /sys/class >/dev/null")
+    assert kfence_allocations(place) > guarded
     assert place.warnings() == ""
 
 

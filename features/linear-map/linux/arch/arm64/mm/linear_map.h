@@ -172,7 +172,7 @@ static inline bool split_needs_table(enum leaf_size size)
 /* linear_map_change.c */
 int change_kernel_leaves(unsigned long start, unsigned long end,
 			 const struct desc_change *change, bool *was_valid);
-int change_kernel_range(unsigned long start, unsigned long end,
+int change_whole_leaves(unsigned long start, unsigned long end,
 			const struct desc_change *change);
 
 /* linear_map_repaint.c */

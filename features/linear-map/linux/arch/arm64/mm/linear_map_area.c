@@ -112,7 +112,7 @@ static void change_not_default(const struct address_range *run, const struct des
 		 * lock that would tell them apart may be held for as long as a pause takes.
 		 */
 		if ((leaf.desc | PTE_AF) != linear_map_default_desc(leaf.start, leaf.size)) {
-			change_kernel_range(max(addr, leaf.start), next, change);
+			change_whole_leaves(max(addr, leaf.start), next, change);
 		} else if (leaf.size == LEAF_PTE && (change->set & PTE_WRITE)) {
 			/*
 			 * Split for a change that did not come, as when a module could not be

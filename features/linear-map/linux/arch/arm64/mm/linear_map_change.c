@@ -109,25 +109,21 @@ int linear_map_set_valid(unsigned long start, unsigned long size, bool valid)
 }
 
 /**
- * change_kernel_range() - change a range, or nothing of it
+ * change_whole_leaves() - change all leaves of a range, and have them folded if they may be
  * @start: first address, page-aligned
  * @end: the address after it
- * @change: what is changed
+ * @change: what is changed; no leaf that it changes crosses an end of the range
  *
- * Context: as linear_map_change(), with linear_map_fold_sem held.
- * Return: as linear_map_change().
+ * Context: as change_kernel_leaves(); takes no lock of splits. The caller does the TLB
+ *	    maintenance.
+ * Return: as change_kernel_leaves().
  */
-int change_kernel_range(unsigned long start, unsigned long end,
+int change_whole_leaves(unsigned long start, unsigned long end,
 			const struct desc_change *change)
 {
 	bool was_valid = false;
-	int ret = -EINVAL;
+	int ret = change_kernel_leaves(start, end, change, &was_valid);
 
-	/* Where nothing is split no leaf can cross an end, and the lock of splits is not taken. */
-	if (range_is_mapped(start, end))
-		ret = linear_map_is_split() ? split_ends(start, end, change) : 0;
-	if (!ret)
-		ret = change_kernel_leaves(start, end, change, &was_valid);
 	if (ret || (change->set & PTE_WRITE))
 		fold_later(start, end);
 	/*
@@ -137,6 +133,28 @@ int change_kernel_range(unsigned long start, unsigned long end,
 	 */
 	if (was_valid && (change->set & PTE_VALID))
 		flush_tlb_kernel_range(start, end);
+	trace_linear_map_change(start, end, change->set, change->clear, ret);
+
+	return ret;
+}
+
+/* Change a range, or nothing of it. linear_map_fold_sem is held. */
+static int change_kernel_range(unsigned long start, unsigned long end,
+			       const struct desc_change *change)
+{
+	int ret = -EINVAL;
+
+	/*
+	 * vmalloc areas whose permissions may change consist of pages. So their changes do not
+	 * wait for the lock of splits, which may be held for as long as a pause takes.
+	 */
+	if (range_is_mapped(start, end))
+		ret = __is_lm_address(start) ? split_ends(start, end, change) : 0;
+	if (!ret)
+		return change_whole_leaves(start, end, change);
+
+	/* What was split for it may be folded again. */
+	fold_later(start, end);
 	trace_linear_map_change(start, end, change->set, change->clear, ret);
 
 	return ret;

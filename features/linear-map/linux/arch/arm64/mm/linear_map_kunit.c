@@ -1312,6 +1312,63 @@ static void vfree_gives_back_what_was_protected(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, can_write((void *)page));
 }
 
+/* What changes permissions and has to split nothing. */
+struct unlocked_change {
+	struct completion done;
+	void *pages;
+	unsigned long alias;
+	void *area;
+	int ret;
+};
+
+static int change_without_splits(void *data)
+{
+	struct unlocked_change *change = data;
+
+	change->ret = set_memory_nx((unsigned long)change->pages, 1);
+	/* Live, somebody else may be writing the entries of the same contiguous range. */
+	if (!change->ret && linear_map_is_paused())
+		change->ret = linear_map_change(change->alias, PAGE_SIZE, 0, PTE_VALID);
+	vfree(change->area);
+	complete(&change->done);
+
+	return 0;
+}
+
+/* The lock of splits is held for as long as a pause takes, which others need not wait for. */
+static void who_splits_nothing_waits_for_no_split(struct kunit *test)
+{
+	struct region *region = take_region(test, max(SZ_8M, PMD_SIZE), LEAF_PUD);
+	struct unlocked_change change = {
+		.done = COMPLETION_INITIALIZER_ONSTACK(change.done),
+	};
+	unsigned long page = region->start + 5 * PAGE_SIZE;
+	struct task_struct *task;
+	bool in_time;
+
+	change.alias = page;
+	change.area = map_area(test, region->pages, 4 * CONT_PTES);
+	change.pages = vmalloc(PAGE_SIZE);
+	KUNIT_EXPECT_EQ(test, linear_map_change(page, PAGE_SIZE, PTE_RDONLY, PTE_WRITE), 0);
+	flush_tlb_kernel_range(page, page + PAGE_SIZE);
+	KUNIT_EXPECT_FALSE(test, can_write((void *)page));
+
+	mutex_lock(&linear_map_split_lock);
+	task = kthread_run(change_without_splits, &change, "linear_map_change");
+	in_time = !IS_ERR(task) && wait_for_completion_timeout(&change.done, 10 * HZ);
+	mutex_unlock(&linear_map_split_lock);
+	if (IS_ERR(task))
+		vfree(change.area);
+	else if (!in_time)
+		wait_for_completion(&change.done);
+	vfree(change.pages);
+
+	KUNIT_ASSERT_FALSE(test, IS_ERR(task));
+	KUNIT_EXPECT_TRUE(test, in_time);
+	KUNIT_EXPECT_EQ(test, change.ret, 0);
+	KUNIT_EXPECT_TRUE(test, can_write((void *)page));
+}
+
 #ifdef CONFIG_ARM64_LINEAR_MAP_ACCESS_FLAG
 /*
  * A block lacks its flag for a moment while somebody else splits it. That is no protection which
@@ -1451,6 +1508,7 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(vmalloc_alias_is_protected),
 	KUNIT_CASE(vfree_splits_nothing),
 	KUNIT_CASE(vfree_gives_back_what_was_protected),
+	KUNIT_CASE(who_splits_nothing_waits_for_no_split),
 	KUNIT_CASE(secret_page_is_gone),
 	KUNIT_CASE(leaves_are_aligned_in_both_addresses),
 	KUNIT_CASE(painted_leaves_are_aligned),

@@ -414,6 +414,44 @@ static void find_in_table(struct planned *planned, unsigned long addr, struct ke
 	leaf->desc = piece_desc(planned->leaf.desc, size, i);
 }
 
+/* A leaf that @change does not change is left as it is. */
+static bool has_to_be_split(const struct kernel_leaf *leaf, unsigned long boundary,
+			    const struct desc_change *change)
+{
+	return leaf_crosses(leaf, boundary) &&
+	       (!change || change_desc(leaf->desc, change) != leaf->desc);
+}
+
+static bool is_boundary(unsigned long addr, unsigned long boundary,
+			const struct desc_change *change)
+{
+	struct kernel_leaf leaf;
+
+	return find_kernel_leaf(addr, &leaf) && !has_to_be_split(&leaf, boundary, change);
+}
+
+/*
+ * Is nothing to be split? There are no contiguous ranges, of which somebody may be writing the
+ * entries one by one, and no leaf becomes larger while linear_map_fold_sem is held. So a boundary
+ * that is seen without the lock is there and stays. Before a table can be seen, TLBs have nothing
+ * of the block that it replaces, in a pause as well as by its access flag.
+ */
+static bool all_are_boundaries(next_range_fn *next, const void *what,
+			       const struct desc_change *change)
+{
+	struct address_range range;
+	unsigned int position = 0;
+
+	while (next(what, &position, &range)) {
+		if (!is_boundary(range.start, range.start, change))
+			return false;
+		if (range.end > range.start && !is_boundary(range.end - 1, range.end, change))
+			return false;
+	}
+
+	return true;
+}
+
 /* Plan what split_boundary() does live. */
 static int plan_boundary(unsigned long addr, unsigned long boundary,
 			 const struct desc_change *change, struct list_head *tables)
@@ -424,11 +462,9 @@ static int plan_boundary(unsigned long addr, unsigned long boundary,
 	if (!find_kernel_leaf(addr, &leaf))
 		return -EINVAL;
 
-	while (leaf_crosses(&leaf, boundary)) {
+	while (has_to_be_split(&leaf, boundary, change)) {
 		struct planned *planned;
 
-		if (change && change_desc(leaf.desc, change) == leaf.desc)
-			break;
 		if (WARN_ON_ONCE(leaf_is_contiguous(leaf.size)))
 			return -EINVAL;
 
@@ -559,6 +595,10 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 	bool must_wait = false;
 	LIST_HEAD(tables);
 	int ret;
+
+	/* Who has to split nothing does not wait for those who wait for a pause with the lock. */
+	if (all_are_boundaries(next, what, change))
+		return 0;
 
 	ret = prepare_aliases();
 	while (!ret) {
