@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 
+import calls
 import half_way
 import pytest
 from waiting import wait_until
@@ -254,15 +255,9 @@ def gicv3_send_mask(vmlinux: Path) -> str:
 def test_nothing_else_is_called_in_a_pause(space, tested, name):
     """No compiler makes a function of what has to be inlined there."""
     vmlinux = build.ensure(space, tested(name)).vmlinux
-    codes = {
-        function: run([OBJDUMP, "--no-show-raw-insn", f"--disassemble={function}", vmlinux])
-        for function in sorted(IN_A_PAUSE)
-    }
-    assert [name for name, code in codes.items() if f"<{name}>:" not in code] == []
+    codes = calls.codes(vmlinux, IN_A_PAUSE)
     codes["gic_ipi_send_mask"] = gicv3_send_mask(vmlinux)
-    # A branch to the begin of another function is a call, too, and within one it has an offset.
-    call = re.compile(r"\tbl?(?:\.\w+)?\t.* <([^>+]+)>$", re.MULTILINE)
-    called = {function: set(call.findall(code)) - {function} for function, code in codes.items()}
+    called = {function: calls.called(function, code) for function, code in codes.items()}
     # A CPU that has stopped calls nothing, and does not use its stack or its task.
     stopped = re.search(r"\tstlr\t.*?\tisb$", codes["cpu_pause_ipi"], re.MULTILINE | re.DOTALL)
     assert stopped

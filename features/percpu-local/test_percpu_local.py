@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Collection
 
+import calls
 import pytest
 from percpu_layout import AREAS, LOCAL, RANGES
 from percpu_local_log import FILES, is_on, mode_and_reason
@@ -17,7 +18,7 @@ from percpu_local_log import FILES, is_on, mode_and_reason
 from pagewright.guest import programs
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
-from pagewright.kernel import recipes
+from pagewright.kernel import build, recipes
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU, MTE
 from pagewright.results import ktap
@@ -256,6 +257,24 @@ def test_page_table_dumps(machine):
     assert place.read(f"{debugfs}/check_wx_pages") == ["SUCCESS"]
     assert "percpu_local_ptdump_check" in place.check(f"cat {trace}/trace")
     assert place.warnings() == ""
+
+
+# Runs before the CPU has a table of its own.
+WITHOUT_A_TABLE = "percpu_local_install"
+# An operation for the kernel's exception handlers, too, and what it calls when it has finished.
+NOT_PROBED = "__pcp_classic_cmpxchg_128"
+SCHEDULER = {"dynamic_preempt_schedule_notrace", "preempt_schedule_notrace"}
+
+
+@pytest.mark.parametrize(
+    "name", [recipes.DEFAULT_BUILD, pytest.param("clang-4k", marks=pytest.mark.full)]
+)
+def test_no_compiler_makes_a_function_of_what_has_to_be_inlined(space, tested, name):
+    """It could be probed, and what handles the probe uses data of the CPU."""
+    vmlinux = build.ensure(space, tested(name)).vmlinux
+    codes = calls.codes(vmlinux, (WITHOUT_A_TABLE, NOT_PROBED))
+    assert calls.called(WITHOUT_A_TABLE, codes[WITHOUT_A_TABLE]) == set()
+    assert calls.called(NOT_PROBED, codes[NOT_PROBED]) <= SCHEDULER
 
 
 @pytest.mark.full
