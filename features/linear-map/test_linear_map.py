@@ -135,7 +135,7 @@ EVERY_DAY = ("AmpereOne",)
 HOLD = programs.path("linear-map", "hold")
 
 # The case of KUnit for maps that are not split, too.
-REMOVAL = "part_of_a_leaf_is_removed_if_it_can_be_split"
+REMOVAL = "a_part_of_a_leaf_is_not_removed"
 RUN_REMOVAL = f"kunit.enable=1 kunit.filter_glob=linear_map.{REMOVAL}"
 
 
@@ -504,16 +504,6 @@ def test_the_largest_plan_takes_a_short_pause(machine, kunit_suites, leaf):
     assert 2 * MOST_ENTRIES < max(holds) < INSTRUCTIONS * MOST_ENTRIES
     limit_us = int(guest.check("cat /sys/kernel/cpu_pause/limit_us"))
     assert max(holds) < limit_us * 1000
-    assert guest.warnings() == ""
-
-
-def test_a_leaf_of_which_a_part_goes_is_split_live(machine, kunit_suites, leaf):
-    case = "a_leaf_is_split_live_when_a_part_goes"
-    append = f"kunit.enable=1 kunit.filter_glob=linear_map.{case}"
-    # The other sizes of pages may have no block of a region in one piece.
-    must_run = (case,) if leaf.page == 4096 else ()
-    guest = machine(smp=2, append=append)
-    kunit_suites(guest, ["linear_map"], must_run=must_run)
     assert guest.warnings() == ""
 
 

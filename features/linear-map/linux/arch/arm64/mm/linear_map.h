@@ -120,8 +120,8 @@ struct turns {
 next_range_fn linear_map_next_run;
 
 /* linear_map_split.c */
-struct ptdesc *alloc_split_table(gfp_t gfp);
-int alloc_split_tables(struct list_head *tables, unsigned int nr, gfp_t gfp);
+struct ptdesc *alloc_split_table(void);
+int alloc_split_tables(struct list_head *tables, unsigned int nr);
 void free_split_tables(struct list_head *tables);
 void flush_splits(void);
 extern struct turns flush_turns;
@@ -130,7 +130,7 @@ bool turns_are_needed(const struct turns *turns);
 bool take_turn(struct turns *turns, unsigned long *at);
 void wait_later(unsigned long at);
 int split_all_ends_live(next_range_fn *next, const void *what,
-			const struct desc_change *change, gfp_t gfp);
+			const struct desc_change *change);
 bool linear_map_next_only(const void *what, unsigned int *position,
 			  struct address_range *range);
 void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, void *table);
@@ -194,7 +194,7 @@ const char *why_linear_map_cannot_pause(void);
 void linear_map_prepare_pauses(void);
 void linear_map_require_all_cpus(void);
 int split_all_ends_paused(next_range_fn *next, const void *what,
-			  const struct desc_change *change, gfp_t gfp);
+			  const struct desc_change *change);
 bool plan_fold(enum leaf_size size, void *entry, void *table, unsigned long start);
 bool fold_is_planned(unsigned long start);
 unsigned int nr_planned_folds(void);
@@ -215,7 +215,7 @@ static inline void linear_map_prepare_pauses(void) { }
 static inline void linear_map_require_all_cpus(void) { }
 
 static inline int split_all_ends_paused(next_range_fn *next, const void *what,
-					const struct desc_change *change, gfp_t gfp)
+					const struct desc_change *change)
 {
 	return -EINVAL;
 }
@@ -253,6 +253,9 @@ static inline unsigned int exchange_by_access_flag(struct exchange *exchanges, u
 	return 0;
 }
 #endif
+
+/* linear_map_hotplug.c */
+void report_removal_of_part(unsigned long start, unsigned long end);
 
 /* linear_map_kfence.c */
 int split_into_pages(unsigned long start, unsigned long end);

@@ -238,12 +238,12 @@ static bool is_in_kfence_pool(unsigned long start, unsigned long end)
 }
 
 /*
- * Memory that was added later may be removed again, section by section: do not put it
- * into leaves that it would have to be cut out of.
+ * Memory that was added later may be removed again, in the parts in which it was added. These are
+ * sections at least: do not put it into leaves that map more than one. See
+ * linear_map_prepare_remove().
  *
- * Memory of devices may be removed in smaller parts, and without notice. It is never folded, as it
- * is mapped as MT_NORMAL, and all_default() wants linear_map_default_desc(), which has
- * MT_NORMAL_TAGGED.
+ * Memory of devices may be added and removed in smaller parts. It is never folded, as it is mapped
+ * as MT_NORMAL, and all_default() wants linear_map_default_desc(), which has MT_NORMAL_TAGGED.
  */
 static bool is_boot_memory(unsigned long start, unsigned long end)
 {

@@ -3,11 +3,10 @@
  * Memory that is added to the linear map while the system runs, and removed again.
  *
  * What is added gets all tables that it may need before the first of them is used, so
- * there is nothing to unwind if one cannot be had. What is removed is cut out of the
- * leaves that map more than it, where leaves can be split; elsewhere its removal is
- * refused.
+ * there is nothing to unwind if one cannot be had. What is removed has leaves of its own.
  */
-#include <linux/memory_hotplug.h>
+#include <kunit/static_stub.h>
+
 #include <linux/mm.h>
 
 #include <asm/kernel-pgtable.h>
@@ -67,32 +66,7 @@ void linear_map_added(u64 start, u64 size)
 	linear_map_count_memory(__phys_to_virt(start), size, 1);
 }
 
-/**
- * linear_map_prepare_remove() - memory is about to be unmapped
- * @start: its linear address
- * @size: bytes
- *
- * A leaf that maps more than this memory is split first.
- *
- * Context: process context, may sleep; memory hotplug lock held, which keeps folding
- *	    out.
- */
-void linear_map_prepare_remove(unsigned long start, u64 size)
-{
-	unsigned long end = start + size;
-
-	/* It is too late to fail. What takes a pause was done before: see below. */
-	if (linear_map_mode == LINEAR_MAP_LIVE) {
-		const struct address_range range = { .start = start, .end = end };
-
-		WARN_ON_ONCE(split_all_ends_live(linear_map_next_only, &range, NULL,
-						 GFP_PGTABLE_KERNEL | __GFP_NOFAIL));
-	}
-
-	linear_map_count_memory(start, size, -1);
-}
-
-/* Is there a leaf that maps more than this memory? */
+/* Does a leaf map more than this memory? */
 static bool is_crossed(unsigned long start, unsigned long end)
 {
 	struct kernel_leaf leaf;
@@ -101,49 +75,37 @@ static bool is_crossed(unsigned long start, unsigned long end)
 	       (find_kernel_leaf(end - 1, &leaf) && leaf_crosses(&leaf, end));
 }
 
-/*
- * Split at both ends of what will be removed, in a pause, which may fail. A leaf that is crossed
- * is larger than a section, and of memory that can be removed no such leaf is made by folding: see
- * is_boot_memory(). So what is split here stays so until it is removed.
- */
-static int split_to_remove(unsigned long start, unsigned long end)
+/* Tests count it in place of the log. */
+void report_removal_of_part(unsigned long start, unsigned long end)
 {
-	int ret = 0;
+	KUNIT_STATIC_STUB_REDIRECT(report_removal_of_part, start, end);
 
-	down_read(&linear_map_fold_sem);
-	if (is_crossed(start, end))
-		ret = split_ends(start, end, NULL);
-	up_read(&linear_map_fold_sem);
-
-	/*
-	 * offline_and_remove_memory() hands these two on. __remove_memory(), which ACPI calls, is a
-	 * BUG() for any error; but ACPI removes what it has added, and a leaf of memory that was
-	 * added does not cross that (see is_boot_memory()).
-	 */
-	return ret && ret != -ENOMEM ? -EBUSY : ret;
+	WARN_ONCE(1, "linear map: a leaf maps more than the memory that is removed, %#llx to %#llx, which stays mapped\n",
+		  (u64)__virt_to_phys(start), (u64)__virt_to_phys(end));
 }
 
 /**
- * arch_prepare_remove_memory() - have memory unmapped without more than that, or refuse it
- * @start: its physical address
+ * linear_map_prepare_remove() - memory is about to be unmapped: count it out
+ * @start: its linear address
  * @size: bytes
  *
- * Where leaves cannot be split, one that maps more than this memory could only be cleared
- * as a whole, and what else it maps is still in use. What is removed as it was added has
- * leaves of its own. Where they are split in a pause, that is done here, because it can fail.
+ * Memory is removed in the parts in which it was added, and no leaf maps more than one of
+ * these: __create_pgd_mapping() makes leaves within a part, and for folding see
+ * is_boot_memory(). If a leaf did, clearing it would take away other memory, which is in use.
+ * To leave all of it mapped does less harm. It is too late to refuse the removal.
  *
- * Context: process context; the memory is offline, and cannot be brought online meanwhile.
- * Return: 0; -EBUSY if leaves cannot be split, or CPUs not be paused; -ENOMEM if there is no
- *	   memory for a table.
+ * Context: process context, may sleep; memory hotplug lock held, which keeps folding
+ *	    out.
+ * Return: true if it can be unmapped; false, with a warning, if a leaf maps more than it.
  */
-int arch_prepare_remove_memory(u64 start, u64 size)
+bool linear_map_prepare_remove(unsigned long start, u64 size)
 {
-	unsigned long first = __phys_to_virt(start), end = first + size;
+	if (is_crossed(start, start + size)) {
+		report_removal_of_part(start, start + size);
+		return false;
+	}
 
-	if (linear_map_mode == LINEAR_MAP_LIVE)
-		return 0;
-	if (linear_map_is_paused())
-		return split_to_remove(first, end);
+	linear_map_count_memory(start, size, -1);
 
-	return is_crossed(first, end) ? -EBUSY : 0;
+	return true;
 }

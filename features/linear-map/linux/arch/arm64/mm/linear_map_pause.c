@@ -578,7 +578,6 @@ static int split_ranges(next_range_fn *next, const void *what, const struct desc
  * @what: handed to it
  * @change: what their leaves will be changed by; a leaf that it does not change is left as
  *	    it is. NULL to split all.
- * @gfp: how to allocate tables
  *
  * More than MAX_ENTRIES tables take more than one pause. While pauses are frequent, an
  * unprivileged task that had one will sleep before it returns to user space.
@@ -587,7 +586,7 @@ static int split_ranges(next_range_fn *next, const void *what, const struct desc
  * Return: as split_all_ends(). After an error everything maps as before.
  */
 int split_all_ends_paused(next_range_fn *next, const void *what,
-			  const struct desc_change *change, gfp_t gfp)
+			  const struct desc_change *change)
 {
 	bool privileged = has_capability_noaudit(current, CAP_SYS_ADMIN);
 	unsigned int tries = privileged ? linear_map_pause_tries : 1, failed = 0, taken;
@@ -619,7 +618,7 @@ int split_all_ends_paused(next_range_fn *next, const void *what,
 			 * Reclaim must not find the lock taken; so plan anew after it, with
 			 * as many tables again as that plan took.
 			 */
-			ret = alloc_split_tables(&tables, max(taken, 1U), gfp);
+			ret = alloc_split_tables(&tables, max(taken, 1U));
 		} else if (ret == -EBUSY &&
 			   (++failed < tries || (privileged && boot_is_patient()))) {
 			cpu_pause_sleep(RETRY_NS);

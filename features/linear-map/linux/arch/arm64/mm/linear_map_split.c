@@ -269,31 +269,30 @@ void __split_kernel_leaf(const struct kernel_leaf *leaf, enum leaf_size size, vo
 }
 
 /* Tests make it fail. */
-struct ptdesc *alloc_split_table(gfp_t gfp)
+struct ptdesc *alloc_split_table(void)
 {
-	KUNIT_STATIC_STUB_REDIRECT(alloc_split_table, gfp);
+	KUNIT_STATIC_STUB_REDIRECT(alloc_split_table);
 
 	/* fill_split_table() writes all of it. */
-	return pagetable_alloc(gfp & ~__GFP_ZERO, 0);
+	return pagetable_alloc(GFP_PGTABLE_KERNEL & ~__GFP_ZERO, 0);
 }
 
 /**
  * alloc_split_tables() - allocate tables for splits
  * @tables: the list that they are added to
  * @nr: how many are wanted
- * @gfp: how to allocate them
  *
- * Context: process context; may sleep as far as @gfp allows. No lock of splits is held,
- *	    because reclaim must not find it taken.
+ * Context: process context, may sleep. No lock of splits is held, because reclaim must not
+ *	    find it taken.
  * Return: 0 if there is at least one, or -ENOMEM.
  */
-int alloc_split_tables(struct list_head *tables, unsigned int nr, gfp_t gfp)
+int alloc_split_tables(struct list_head *tables, unsigned int nr)
 {
 	struct ptdesc *table;
 	unsigned int i;
 
 	for (i = 0; i < nr; i++) {
-		table = alloc_split_table(gfp);
+		table = alloc_split_table();
 		if (!table)
 			return i ? 0 : -ENOMEM;
 		list_add(&table->pt_list, tables);
@@ -492,7 +491,6 @@ static int split_boundary(unsigned long addr, unsigned long boundary,
  * @what: handed to it
  * @change: what their leaves will be changed by; a leaf that it does not change is left as
  *	    it is. NULL to split all.
- * @gfp: how to allocate tables
  *
  * The end of a range is looked at from inside, as what comes after it may be unmapped.
  *
@@ -518,7 +516,7 @@ static int split_boundary(unsigned long addr, unsigned long boundary,
  * Return: as split_all_ends().
  */
 int split_all_ends_live(next_range_fn *next, const void *what,
-			const struct desc_change *change, gfp_t gfp)
+			const struct desc_change *change)
 {
 	struct live_splits splits = { .tables = LIST_HEAD_INIT(splits.tables) };
 	struct address_range range;
@@ -545,8 +543,7 @@ int split_all_ends_live(next_range_fn *next, const void *what,
 		mutex_unlock(&linear_map_split_lock);
 
 		if (ret == -EAGAIN)
-			ret = alloc_split_tables(&splits.tables, max(splits.taken, splits.needed),
-						 gfp);
+			ret = alloc_split_tables(&splits.tables, max(splits.taken, splits.needed));
 	}
 	free_split_tables(&splits.tables);
 
@@ -592,9 +589,9 @@ bool linear_map_next_only(const void *what, unsigned int *position, struct addre
 int split_all_ends(next_range_fn *next, const void *what, const struct desc_change *change)
 {
 	if (linear_map_is_paused())
-		return split_all_ends_paused(next, what, change, GFP_PGTABLE_KERNEL);
+		return split_all_ends_paused(next, what, change);
 
-	return split_all_ends_live(next, what, change, GFP_PGTABLE_KERNEL);
+	return split_all_ends_live(next, what, change);
 }
 
 /**

@@ -31,7 +31,7 @@ bool linear_map_without_contiguous(void);
 void linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end);
 int linear_map_prepare_add(u64 start, u64 size);
 void linear_map_added(u64 start, u64 size);
-void linear_map_prepare_remove(unsigned long start, u64 size);
+bool __must_check linear_map_prepare_remove(unsigned long start, u64 size);
 
 /* Walking */
 void linear_map_hold(void);
@@ -49,7 +49,7 @@ static inline bool linear_map_without_contiguous(void) { return can_set_direct_m
 static inline void linear_map_painted(phys_addr_t kernel_start, phys_addr_t kernel_end) { }
 static inline int linear_map_prepare_add(u64 start, u64 size) { return 0; }
 static inline void linear_map_added(u64 start, u64 size) { }
-static inline void linear_map_prepare_remove(unsigned long start, u64 size) { }
+static inline bool linear_map_prepare_remove(unsigned long start, u64 size) { return true; }
 static inline void linear_map_hold(void) { }
 static inline void linear_map_release(void) { }
 static inline void linear_map_map_park_flag(void) { }
