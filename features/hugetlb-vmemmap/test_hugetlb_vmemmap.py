@@ -673,6 +673,33 @@ def test_surplus_pages_that_wait_to_be_freed_are_not_missed(shared_machine, larg
     assert_nothing_left(place)
 
 
+@pytest.mark.full
+def test_errors_for_one_device_are_not_for_pages_that_wait_to_be_freed(
+    machine, large, pages, needs_symbol
+):
+    """Their links were taken for mappings, and led to the flags of a page as a super block."""
+    needs_symbol("HWPOISON_INJECT")
+    place = machine(memory=pages.memory(4), smp=2, append=on("pause"))
+    # The third link from the end of the list is the first that leads so far.
+    number = max(pages.worth_a_pause, 4)
+    place.check(f"echo {number} >/proc/sys/vm/nr_overcommit_hugepages")
+    gather_for_long(place, pages)
+    # Files in memory, those of hugepages too, are on devices of this major number.
+    output = place.check(
+        "cd /sys/kernel/debug/hwpoison || exit; "
+        "echo 0 >corrupt-filter-dev-major; echo 1 >corrupt-filter-enable; "
+        f"frames=$({PROGRAMS}/surplus -r -a {number} | sed -n s/frame=//p); "
+        "(for frame in $frames; do echo $frame >corrupt-pfn || exit; echo filtered; done); "
+        f"cat {HVO}/bytes_saved; grep HardwareCorrupted /proc/meminfo; "
+        "echo 0 >corrupt-filter-enable; echo 0xffffffff >corrupt-filter-dev-major"
+    )
+    held = number * large.pause * 1024
+    assert output.split() == [*["filtered"] * number, str(held), "HardwareCorrupted:", "0", "kB"]
+    assert "Injecting memory failure" not in place.console()
+    place.check(f"{ALL_BACK}; echo 0 >/proc/sys/vm/nr_overcommit_hugepages", timeout=20)
+    assert_nothing_left(place)
+
+
 def without_killing(log: str) -> str:
     """Return a console's log without the reports of the OOM killer."""
     killing = r"^[^\n]*invoked oom-killer:.*?Out of memory: Killed process[^\n]*$"

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * surplus [-r [-u]] [-f] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of the default size
- * beyond the pool, as any program can if nr_overcommit_hugepages lets it.
+ * surplus [-r [-u]] [-f | -a] [-w] [-l] [-c COUNT] NUMBER [TASKS]: take huge pages of the default
+ * size beyond the pool, as any program can if nr_overcommit_hugepages lets it.
  *
  * Each of TASKS (1) takes NUMBER pages, one fault after the other, and gives all of them back
  * when it ends. With -r they are reserved beforehand, which takes them all at once; with -u they
  * are given back without a fault; with -w they are given back when the standard input ends; with
  * -l each page is given back before the next one is taken; with -c so many are mapped and given
  * back at once, one after the other. Prints pages=N, how many were taken, and with -f, before they
- * are given back, frame=N, where the first one is.
+ * are given back, frame=N, where the first one is; with -a such a line for each that is mapped
+ * with the first one.
  */
 #define _GNU_SOURCE
+#include <limits.h>
 #include <sys/wait.h>
 
 #include "pool.h"
 
-static int take(int number, int reserve, int untouched, int frame, int wait_for_end, int count)
+static int take(int number, int reserve, int untouched, int frames, int wait_for_end, int count)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
 	size_t size = pool_default(), length = count * size;
@@ -36,8 +38,9 @@ static int take(int number, int reserve, int untouched, int frame, int wait_for_
 		/* A fault for which there is no page ends the program with SIGBUS. */
 		for (j = 0; j < count && !untouched; j++)
 			p[j * size] = 1;
-		if (frame && i == 0) {
-			printf("frame=%lu\n", frame_of(p));
+		if (i == 0) {
+			for (j = 0; j < frames && j < count; j++)
+				printf("frame=%lu\n", frame_of(p + j * size));
 			fflush(stdout);
 		}
 		while (wait_for_end && getchar() != EOF)
@@ -51,15 +54,18 @@ static int take(int number, int reserve, int untouched, int frame, int wait_for_
 
 int main(int argc, char *argv[])
 {
-	int option, reserve = 0, untouched = 0, frame = 0, wait_for_end = 0, count = 0;
+	int option, reserve = 0, untouched = 0, frames = 0, wait_for_end = 0, count = 0;
 	int number, tasks, i, status, failed = 0;
 
-	while ((option = getopt(argc, argv, "rufwlc:")) != -1) {
+	while ((option = getopt(argc, argv, "rufawlc:")) != -1) {
 		reserve |= option == 'r';
 		untouched |= option == 'u';
-		frame |= option == 'f';
 		wait_for_end |= option == 'w';
-		if (option == 'l')
+		if (option == 'f')
+			frames = 1;
+		else if (option == 'a')
+			frames = INT_MAX;
+		else if (option == 'l')
 			count = 1;
 		else if (option == 'c')
 			count = atoi(optarg);
@@ -75,7 +81,7 @@ int main(int argc, char *argv[])
 		pid_t child = fork();
 
 		if (child == 0)
-			_exit(take(number, reserve, untouched, frame, wait_for_end, count));
+			_exit(take(number, reserve, untouched, frames, wait_for_end, count));
 		failed += child < 0;
 	}
 	while (wait(&status) > 0)
