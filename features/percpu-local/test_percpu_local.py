@@ -19,6 +19,7 @@ from pagewright.guest import programs
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
 from pagewright.kernel import build, recipes
+from pagewright.kernel.modules import FOLDER
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import LEVEL_0_CPU, MTE
 from pagewright.results import ktap
@@ -169,13 +170,18 @@ def test_what_user_space_sees(machine):
     assert place.warnings() == off.warnings() == ""
 
 
+def in_kcore(place: Machine) -> dict[str, str]:
+    """Return what a debugger finds in /proc/kcore, by its names (see guest/kcore.c)."""
+    text = place.check(programs.path("percpu-local", "kcore"))
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("append", ["", "percpu_local_map=0"])
 def test_kcore_shows_each_cpus_data(machine, needs_symbol, append):
     needs_symbol("PROC_KCORE")
     place = machine(smp=4, append=append)
-    text = place.check(programs.path("percpu-local", "kcore"))
-    found = dict(line.split("=", 1) for line in text.splitlines())
+    found = in_kcore(place)
     for cpu in range(4):
         assert found[f"cpu{cpu}"] == f"ksoftirqd/{cpu}"
     bounds = [f"NUMBER(PERCPU_AREAS_{name})" for name in ("START", "END")]
@@ -192,6 +198,30 @@ def test_kcore_shows_each_cpus_data(machine, needs_symbol, append):
         assert int(found["physical"], 16) == (1 << 64) - 1
         assert int(found["last"], 16) == 0
         assert int(found["read"], 16) == 4 << 20
+    assert place.warnings() == ""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("append", ["", "percpu_local_map=0"])
+def test_kcore_does_not_read_memory_with_an_error(machine, needs_symbol, append):
+    """The kernel could not go on if it did. A page is marked as if one CPU's data had an error."""
+    for symbol in ("PROC_KCORE", "MEMORY_FAILURE"):
+        needs_symbol(symbol)
+    module = "percpu_poisoned"
+    place = machine(smp=4, append=append, modules_from=[f"features/percpu-local/{module}.c"])
+    assert is_on(place) == (not append)
+    cpus = [f"cpu{cpu}" for cpu in range(4)]
+    found = in_kcore(place)
+    all_well = {cpu: found[cpu] for cpu in cpus}
+    assert "none" not in all_well.values()
+
+    place.check(f"insmod /{FOLDER}/{module}.ko address=0x{found['address1']}")
+    found = in_kcore(place)
+    assert {cpu: found[cpu] for cpu in cpus} == all_well | {"cpu1": "none"}
+
+    place.check(f"rmmod {module}")
+    found = in_kcore(place)
+    assert {cpu: found[cpu] for cpu in cpus} == all_well
     assert place.warnings() == ""
 
 
