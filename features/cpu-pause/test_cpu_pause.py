@@ -483,8 +483,28 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     assert "CPU2 has been brought online, and can be paused again" in place.console()
     assert place.read(lost) == [""]
     assert place.console().count("CPU hotplug has given it up") == 1
+    assert "has gone after all" not in place.console()
     with pytest.raises(PagewrightError):
         place.check(pause, timeout=20)
+    assert DEATHS["panic"] in place.console()
+
+
+@pytest.mark.full
+def test_a_cpu_that_has_gone_after_all_keeps_nobody_from_pauses(machine):
+    """A host may run the virtual CPU only after it was waited for, and may take it away then."""
+    place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
+    lost = "/sys/kernel/cpu_pause/lost"
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko; echo 0 >/sys/devices/system/cpu/cpu2/online")
+    pause = "echo CPU_PAUSE_PANIC >/sys/kernel/debug/provoke-crash/DIRECT"
+    place.check(pause)
+    assert place.read(lost) == ["2"]
+    assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
+    place.check("rmmod undead_cpu")
+    # Nobody looks until somebody wants a pause.
+    assert place.read(lost) == ["2"]
+    with pytest.raises(PagewrightError):
+        place.check(pause, timeout=20)
+    assert "CPU2 has gone after all, and the others can be paused again" in place.console()
     assert DEATHS["panic"] in place.console()
 
 

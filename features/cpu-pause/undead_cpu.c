@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * While this module is loaded, no CPU that goes off line is known to be gone: what the kernel asks
- * of PSCI has timed out. A host that does not run the virtual CPU has it so.
+ * While this module is loaded, no CPU that goes off line is known to be gone: firmware says that it
+ * is on. It is where a host does not run the virtual CPU.
  *
  * With no_affinity_info=1 it is firmware that does not know what the kernel asks it.
  */
-#include <linux/errno.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/ptrace.h>
@@ -17,19 +16,19 @@ MODULE_PARM_DESC(no_affinity_info, "Firmware has no AFFINITY_INFO");
 
 static int answer(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
-	regs_set_return_value(regs, no_affinity_info ? PSCI_RET_NOT_SUPPORTED : -ETIMEDOUT);
+	regs_set_return_value(regs, no_affinity_info ? PSCI_RET_NOT_SUPPORTED :
+						       PSCI_0_2_AFFINITY_LEVEL_ON);
 
 	return 0;
 }
 
 static struct kretprobe probe = {
 	.handler = answer,
+	.kp.symbol_name = "psci_affinity_info",
 };
 
 static int __init undead_cpu_init(void)
 {
-	probe.kp.symbol_name = no_affinity_info ? "psci_affinity_info" : "cpu_psci_cpu_kill";
-
 	return register_kretprobe(&probe);
 }
 module_init(undead_cpu_init);

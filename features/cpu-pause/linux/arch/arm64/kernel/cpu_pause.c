@@ -60,7 +60,7 @@
  *   hugepages.
  * - A CPU that has begun to come may take longer than the one that started it waits. It runs
  *   kernel code from then on, though CPU hotplug has given it up, so there are no more pauses. Nor
- *   are there if one leaves and firmware does not say that it is gone, until it has come again.
+ *   are there if one leaves, until firmware says that it is gone or it has come again.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  * - What the initiator prints reaches the consoles later. A CPU that has stopped may hold what a
  *   console needs, and the text of a warning is printed before anybody knows that it is a warning.
@@ -90,6 +90,7 @@
 #include <linux/mutex.h>
 #include <linux/preempt.h>
 #include <linux/printk.h>
+#include <linux/psci.h>
 #include <linux/ratelimit.h>
 #include <linux/sched.h>
 #include <linux/semaphore.h>
@@ -102,9 +103,12 @@
 
 #include <clocksource/arm_arch_timer.h>
 
+#include <uapi/linux/psci.h>
+
 #include <asm/arch_timer.h>
 #include <asm/barrier.h>
 #include <asm/cpu_pause.h>
+#include <asm/smp_plat.h>
 #include <asm/sysreg.h>
 
 #define CREATE_TRACE_POINTS
@@ -214,6 +218,9 @@ static bool hotplug_unnoticed __ro_after_init;
  * before anybody asks for pauses.
  */
 static cpumask_t lost_cpus;
+
+/* Those of them that have left, and may be gone by now. Written while pause_sem is held. */
+static cpumask_t left_cpus;
 
 /* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
 static bool cpu_leaves;
@@ -802,6 +809,35 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 #define MAY_STOP	BIT(0)
 #define MAY_SLEEP	BIT(1)
 
+/*
+ * Is no CPU lost, or only such as have left and are gone by now? A host may have run a virtual CPU
+ * that was leaving only after CPU hotplug had stopped to wait for it, and may take it away then,
+ * so that it never comes on line again. What firmware says stays true until CPU hotplug starts the
+ * CPU, for which it has pause_sem.
+ */
+static bool find_lost_cpus(void)
+{
+	unsigned int cpu;
+
+	if (cpu_pause_knows_all_cpus())
+		return true;
+	if (hotplug_unnoticed || cpumask_empty(&left_cpus) || !take_turn())
+		return false;
+
+	lock_map_acquire_try(&pause_map);
+	for_each_cpu(cpu, &left_cpus) {
+		if (psci_ops.affinity_info(cpu_logical_map(cpu), 0) != PSCI_0_2_AFFINITY_LEVEL_OFF)
+			continue;
+		cpumask_clear_cpu(cpu, &left_cpus);
+		cpumask_clear_cpu(cpu, &lost_cpus);
+		pr_info("CPU%u has gone after all, and the others can be paused again\n", cpu);
+	}
+	lock_map_release(&pause_map);
+	end_turn();
+
+	return cpu_pause_knows_all_cpus();
+}
+
 static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsigned int flags)
 {
 	bool more = true;
@@ -811,7 +847,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 		might_sleep();
 	lockdep_assert_irqs_enabled();
 
-	if (!arch_timer_get_rate() || !cpu_pause_knows_all_cpus())
+	if (!arch_timer_get_rate() || !find_lost_cpus())
 		ret = -EOPNOTSUPP;
 	while (more && !ret)
 		ret = flags & MAY_SLEEP ?
@@ -963,8 +999,11 @@ static void end_transition(unsigned int cpu)
 /* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */
 static int end_without_cpu(unsigned int cpu)
 {
-	if (cpu_leaves)
+	if (cpu_leaves) {
 		cpu_pause_lost_cpu(cpu);
+		if (psci_ops.affinity_info)
+			cpumask_set_cpu(cpu, &left_cpus);
+	}
 	end_transition(cpu);
 	return 0;
 }
@@ -972,6 +1011,7 @@ static int end_without_cpu(unsigned int cpu)
 /* A CPU has come, or was not taken off line after all. */
 static int end_with_cpu(unsigned int cpu)
 {
+	cpumask_clear_cpu(cpu, &left_cpus);
 	if (cpumask_test_and_clear_cpu(cpu, &lost_cpus))
 		pr_info("CPU%u has been brought online, and can be paused again\n", cpu);
 	end_transition(cpu);
@@ -998,7 +1038,8 @@ void cpu_pause_cpu_leaves(bool leaves)
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
  * it is gone. No pause would stop it, but it may use its stack and its data at any time. So there
- * are no pauses until CPU hotplug has brought it online.
+ * are no pauses until CPU hotplug has brought it online or, if it left, firmware says that it is
+ * gone, for which it is asked again when somebody wants a pause.
  *
  * One that was late sets itself online. But CPU hotplug, which had given it up, has called none of
  * its callbacks, that of the interrupt controller included: no pause could stop it. Nor can
@@ -1009,6 +1050,8 @@ void cpu_pause_cpu_leaves(bool leaves)
  */
 void cpu_pause_lost_cpu(unsigned int cpu)
 {
+	/* One that had left, and is late now, may run although firmware says that it is off. */
+	cpumask_clear_cpu(cpu, &left_cpus);
 	cpumask_set_cpu(cpu, &lost_cpus);
 	pr_err("CPU%u may run the kernel, though CPU hotplug has given it up; no CPU can be paused\n",
 	       cpu);
