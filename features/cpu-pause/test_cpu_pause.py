@@ -500,12 +500,25 @@ def test_a_cpu_that_has_gone_after_all_keeps_nobody_from_pauses(machine):
     assert place.read(lost) == ["2"]
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
     place.check("rmmod undead_cpu")
-    # Nobody looks until somebody wants a pause.
-    assert place.read(lost) == ["2"]
     with pytest.raises(PagewrightError):
         place.check(pause, timeout=20)
-    assert "CPU2 has gone after all, and the others can be paused again" in place.console()
+    assert "CPU2 has gone after all, and CPUs can be paused again" in place.console()
     assert DEATHS["panic"] in place.console()
+
+
+@pytest.mark.full
+def test_who_reads_which_cpus_are_lost_has_firmware_asked(machine):
+    place = machine(smp=4, modules_from=["features/cpu-pause/undead_cpu.c"])
+    cpus, lost = "/sys/devices/system/cpu", "/sys/kernel/cpu_pause/lost"
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko")
+    place.check(f"echo 0 >{cpus}/cpu2/online; echo 0 >{cpus}/cpu3/online")
+    assert place.read(lost) == ["2-3"]
+    place.check(f"rmmod undead_cpu; echo 1 >{cpus}/cpu3/online")
+    assert place.read(lost) == [""]
+    assert "CPU2 has gone after all, and CPUs can be paused again" in place.console()
+    assert "CPU3 has been brought online, and can be paused again" in place.console()
+    assert "CPU3 has gone after all" not in place.console()
+    assert place.warnings() == ""
 
 
 @pytest.mark.full

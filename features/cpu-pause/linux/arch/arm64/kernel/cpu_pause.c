@@ -697,6 +697,38 @@ static unsigned long jiffies_until(u64 ns)
 	return now < ns ? nsecs_to_jiffies(ns - now) + 1 : 0;
 }
 
+static bool all_cpus_are_known(void)
+{
+	return !hotplug_unnoticed && cpumask_empty(&lost_cpus);
+}
+
+/* A CPU that has left may be gone meanwhile. About any other nobody can be asked. */
+static bool cpus_are_lost_for_good(void)
+{
+	return hotplug_unnoticed || !cpumask_subset(&lost_cpus, &left_cpus);
+}
+
+/*
+ * Ask firmware once more about CPUs that have left. A host may have run a virtual CPU only after
+ * CPU hotplug had stopped to wait for it, and may take it away then, so that it never comes on line
+ * again. What firmware says stays true until CPU hotplug starts the CPU, for which it has
+ * pause_sem, as the caller has it here.
+ */
+static void look_for_cpus_that_left(void)
+{
+	unsigned int cpu;
+
+	for_each_cpu(cpu, &left_cpus) {
+		if (psci_ops.affinity_info(cpu_logical_map(cpu), 0) != PSCI_0_2_AFFINITY_LEVEL_OFF)
+			continue;
+		cpumask_clear_cpu(cpu, &left_cpus);
+		cpumask_clear_cpu(cpu, &lost_cpus);
+		/* Deferred, as in fail_pause(). */
+		printk_deferred(KERN_INFO "cpu_pause: CPU%u has gone after all%s\n", cpu,
+				all_cpus_are_known() ? ", and CPUs can be paused again" : "");
+	}
+}
+
 /*
  * Try once, unless the last try failed a moment ago. The turn is waited for until @give_up_ns.
  *
@@ -712,7 +744,8 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		return fail_pause(-1);
 	lock_map_acquire(&pause_map);
 
-	if (!cpu_pause_knows_all_cpus()) {
+	look_for_cpus_that_left();
+	if (!all_cpus_are_known()) {
 		ret = -EOPNOTSUPP;
 		goto unlock;
 	}
@@ -757,7 +790,8 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 		return -EBUSY;
 	lock_map_acquire_try(&pause_map);
 
-	if (!cpu_pause_knows_all_cpus()) {
+	look_for_cpus_that_left();
+	if (!all_cpus_are_known()) {
 		ret = -EOPNOTSUPP;
 		goto unlock;
 	}
@@ -809,35 +843,6 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 #define MAY_STOP	BIT(0)
 #define MAY_SLEEP	BIT(1)
 
-/*
- * Is no CPU lost, or only such as have left and are gone by now? A host may have run a virtual CPU
- * that was leaving only after CPU hotplug had stopped to wait for it, and may take it away then,
- * so that it never comes on line again. What firmware says stays true until CPU hotplug starts the
- * CPU, for which it has pause_sem.
- */
-static bool find_lost_cpus(void)
-{
-	unsigned int cpu;
-
-	if (cpu_pause_knows_all_cpus())
-		return true;
-	if (hotplug_unnoticed || cpumask_empty(&left_cpus) || !take_turn())
-		return false;
-
-	lock_map_acquire_try(&pause_map);
-	for_each_cpu(cpu, &left_cpus) {
-		if (psci_ops.affinity_info(cpu_logical_map(cpu), 0) != PSCI_0_2_AFFINITY_LEVEL_OFF)
-			continue;
-		cpumask_clear_cpu(cpu, &left_cpus);
-		cpumask_clear_cpu(cpu, &lost_cpus);
-		pr_info("CPU%u has gone after all, and the others can be paused again\n", cpu);
-	}
-	lock_map_release(&pause_map);
-	end_turn();
-
-	return cpu_pause_knows_all_cpus();
-}
-
 static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsigned int flags)
 {
 	bool more = true;
@@ -847,7 +852,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 		might_sleep();
 	lockdep_assert_irqs_enabled();
 
-	if (!arch_timer_get_rate() || !find_lost_cpus())
+	if (!arch_timer_get_rate() || cpus_are_lost_for_good())
 		ret = -EOPNOTSUPP;
 	while (more && !ret)
 		ret = flags & MAY_SLEEP ?
@@ -999,11 +1004,8 @@ static void end_transition(unsigned int cpu)
 /* A CPU is gone, or was given up on its way. One that was given up may set itself online now. */
 static int end_without_cpu(unsigned int cpu)
 {
-	if (cpu_leaves) {
-		cpu_pause_lost_cpu(cpu);
-		if (psci_ops.affinity_info)
-			cpumask_set_cpu(cpu, &left_cpus);
-	}
+	if (cpu_leaves)
+		cpu_pause_lost_cpu(cpu, true);
 	end_transition(cpu);
 	return 0;
 }
@@ -1035,6 +1037,7 @@ void cpu_pause_cpu_leaves(bool leaves)
 /**
  * cpu_pause_lost_cpu() - say that a CPU may run the kernel that CPU hotplug has given up
  * @cpu: the CPU
+ * @leaves: is it on its way out of the kernel, and firmware knows when it is gone?
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
  * it is gone. No pause would stop it, but it may use its stack and its data at any time. So there
@@ -1048,11 +1051,11 @@ void cpu_pause_cpu_leaves(bool leaves)
  * Context: the other CPU's transition has pause_sem; or while the kernel boots, when nobody asks
  *	    for pauses.
  */
-void cpu_pause_lost_cpu(unsigned int cpu)
+void cpu_pause_lost_cpu(unsigned int cpu, bool leaves)
 {
-	/* One that had left, and is late now, may run although firmware says that it is off. */
-	cpumask_clear_cpu(cpu, &left_cpus);
 	cpumask_set_cpu(cpu, &lost_cpus);
+	/* One that had left, and is late now, may run although firmware says that it is off. */
+	cpumask_assign_cpu(cpu, &left_cpus, leaves && psci_ops.affinity_info);
 	pr_err("CPU%u may run the kernel, though CPU hotplug has given it up; no CPU can be paused\n",
 	       cpu);
 }
@@ -1060,12 +1063,21 @@ void cpu_pause_lost_cpu(unsigned int cpu)
 /**
  * cpu_pause_knows_all_cpus() - is no CPU in the kernel but those that are online or on their way?
  *
- * Context: any. While no CPU can come or go, true stays true.
+ * Context: any but an NMI. With interrupts enabled, firmware is asked again about CPUs that have
+ *	    left, unless somebody else has pause_sem. While no CPU can come or go, true stays true.
  * Return: false if one could be.
  */
 bool cpu_pause_knows_all_cpus(void)
 {
-	return !hotplug_unnoticed && cpumask_empty(&lost_cpus);
+	/* end_turn() would enable interrupts. */
+	if (!cpumask_empty(&left_cpus) && !irqs_disabled() && take_turn()) {
+		lock_map_acquire_try(&pause_map);
+		look_for_cpus_that_left();
+		lock_map_release(&pause_map);
+		end_turn();
+	}
+
+	return all_cpus_are_known();
 }
 
 static int __init have_no_pauses(int error)
@@ -1123,6 +1135,9 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 
 static ssize_t lost_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
+	/* One that has left may be gone by now. */
+	cpu_pause_knows_all_cpus();
+
 	return sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(&lost_cpus));
 }
 

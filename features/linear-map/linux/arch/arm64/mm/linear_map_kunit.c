@@ -1315,6 +1315,20 @@ static void vfree_gives_back_what_was_protected(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, can_write((void *)page));
 }
 
+/* An area that may have blocks is refused before its linear alias has changed. */
+static void an_area_that_may_have_blocks_is_refused(struct kunit *test)
+{
+	void *area = vmalloc_huge(PMD_SIZE, GFP_KERNEL);
+	void *alias;
+
+	KUNIT_ASSERT_NOT_NULL(test, area);
+	alias = page_address(vmalloc_to_page(area));
+	KUNIT_EXPECT_EQ(test, set_memory_ro((unsigned long)area, 1), -EINVAL);
+	KUNIT_EXPECT_TRUE(test, can_write(area));
+	KUNIT_EXPECT_TRUE(test, can_write(alias));
+	vfree(area);
+}
+
 /* What changes permissions and has to split nothing. */
 struct unlocked_change {
 	struct completion done;
@@ -1509,6 +1523,7 @@ static struct kunit_case linear_map_cases[] = {
 	KUNIT_CASE(allow_list),
 	KUNIT_CASE(image_alias_is_read_only),
 	KUNIT_CASE(vmalloc_alias_is_protected),
+	KUNIT_CASE(an_area_that_may_have_blocks_is_refused),
 	KUNIT_CASE(vfree_splits_nothing),
 	KUNIT_CASE(vfree_gives_back_what_was_protected),
 	KUNIT_CASE(who_splits_nothing_waits_for_no_split),

@@ -191,14 +191,11 @@ void fill_split_table(const struct kernel_leaf *leaf, enum leaf_size size, void 
  */
 u64 split_table_desc(const struct kernel_leaf *leaf, const void *table)
 {
-	bool linear = __is_lm_address(leaf->start);
-
 	if (leaf->size == LEAF_PUD)
 		return __phys_to_pud_val(__pa(table)) | PUD_TYPE_TABLE | PUD_TABLE_UXN |
-		       (linear ? PUD_TABLE_PXN : 0);
+		       PUD_TABLE_PXN;
 
-	return __phys_to_pmd_val(__pa(table)) | PMD_TYPE_TABLE | PMD_TABLE_UXN |
-	       (linear ? PMD_TABLE_PXN : 0);
+	return __phys_to_pmd_val(__pa(table)) | PMD_TYPE_TABLE | PMD_TABLE_UXN | PMD_TABLE_PXN;
 }
 
 /**
@@ -210,11 +207,9 @@ u64 split_table_desc(const struct kernel_leaf *leaf, const void *table)
  */
 void count_split(const struct kernel_leaf *leaf, enum leaf_size size)
 {
-	if (__is_lm_address(leaf->start)) {
-		linear_map_count(leaf->size, -(long)leaf_bytes(leaf->size));
-		linear_map_count(size, leaf_bytes(leaf->size));
-		count_vm_event(LINEAR_MAP_SPLIT_CONT_PTE + leaf->size - LEAF_CONT_PTE);
-	}
+	linear_map_count(leaf->size, -(long)leaf_bytes(leaf->size));
+	linear_map_count(size, leaf_bytes(leaf->size));
+	count_vm_event(LINEAR_MAP_SPLIT_CONT_PTE + leaf->size - LEAF_CONT_PTE);
 	trace_linear_map_split(leaf->start, leaf_bytes(leaf->size));
 }
 

@@ -58,7 +58,7 @@ bool cpu_pause_knows_all_cpus(void);
 
 /* For what stops CPUs, starts them, and handles exceptions. */
 void cpu_pause_ipi(void);
-void cpu_pause_lost_cpu(unsigned int cpu);
+void cpu_pause_lost_cpu(unsigned int cpu, bool leaves);
 void cpu_pause_cpu_leaves(bool leaves);
 bool cpu_pause_abandon(void);
 bool cpu_pause_died(void);
@@ -67,7 +67,7 @@ void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool to
 #else /* CONFIG_ARM64_CPU_PAUSE */
 
 static inline void cpu_pause_ipi(void) { }
-static inline void cpu_pause_lost_cpu(unsigned int cpu) { }
+static inline void cpu_pause_lost_cpu(unsigned int cpu, bool leaves) { }
 static inline void cpu_pause_cpu_leaves(bool leaves) { }
 static inline bool cpu_pause_abandon(void) { return false; }
 static inline bool cpu_pause_died(void) { return false; }
