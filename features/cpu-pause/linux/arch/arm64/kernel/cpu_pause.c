@@ -219,7 +219,7 @@ static bool hotplug_unnoticed __ro_after_init;
  */
 static cpumask_t lost_cpus;
 
-/* Those of them that have left, and may be gone by now. Written while pause_sem is held. */
+/* These may, too, but have left, and may be gone by now. A CPU is in one of the two at most. */
 static cpumask_t left_cpus;
 
 /* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
@@ -699,13 +699,13 @@ static unsigned long jiffies_until(u64 ns)
 
 static bool all_cpus_are_known(void)
 {
-	return !hotplug_unnoticed && cpumask_empty(&lost_cpus);
+	return !hotplug_unnoticed && cpumask_empty(&lost_cpus) && cpumask_empty(&left_cpus);
 }
 
 /* A CPU that has left may be gone meanwhile. About any other nobody can be asked. */
 static bool cpus_are_lost_for_good(void)
 {
-	return hotplug_unnoticed || !cpumask_subset(&lost_cpus, &left_cpus);
+	return hotplug_unnoticed || !cpumask_empty(&lost_cpus);
 }
 
 /*
@@ -722,7 +722,6 @@ static void look_for_cpus_that_left(void)
 		if (psci_ops.affinity_info(cpu_logical_map(cpu), 0) != PSCI_0_2_AFFINITY_LEVEL_OFF)
 			continue;
 		cpumask_clear_cpu(cpu, &left_cpus);
-		cpumask_clear_cpu(cpu, &lost_cpus);
 		/* Deferred, as in fail_pause(). */
 		printk_deferred(KERN_INFO "cpu_pause: CPU%u has gone after all%s\n", cpu,
 				all_cpus_are_known() ? ", and CPUs can be paused again" : "");
@@ -822,7 +821,8 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	if (should_fail_pause())
 		return -EBUSY;
-	if (may_stop && stop_machine_once(fn, arg, more, stats))
+	/* That stops the CPUs that are online. */
+	if (may_stop && cpu_pause_knows_all_cpus() && stop_machine_once(fn, arg, more, stats))
 		return 0;
 
 	do {
@@ -1013,8 +1013,8 @@ static int end_without_cpu(unsigned int cpu)
 /* A CPU has come, or was not taken off line after all. */
 static int end_with_cpu(unsigned int cpu)
 {
-	cpumask_clear_cpu(cpu, &left_cpus);
-	if (cpumask_test_and_clear_cpu(cpu, &lost_cpus))
+	if (cpumask_test_and_clear_cpu(cpu, &lost_cpus) ||
+	    cpumask_test_and_clear_cpu(cpu, &left_cpus))
 		pr_info("CPU%u has been brought online, and can be paused again\n", cpu);
 	end_transition(cpu);
 	return 0;
@@ -1053,9 +1053,14 @@ void cpu_pause_cpu_leaves(bool leaves)
  */
 void cpu_pause_lost_cpu(unsigned int cpu, bool leaves)
 {
-	cpumask_set_cpu(cpu, &lost_cpus);
-	/* One that had left, and is late now, may run although firmware says that it is off. */
-	cpumask_assign_cpu(cpu, &left_cpus, leaves && psci_ops.affinity_info);
+	bool asked = leaves && psci_ops.affinity_info;
+
+	/*
+	 * One that had left, and is late now, may run although firmware says that it is off. At no
+	 * moment is the CPU in neither.
+	 */
+	cpumask_set_cpu(cpu, asked ? &left_cpus : &lost_cpus);
+	cpumask_clear_cpu(cpu, asked ? &lost_cpus : &left_cpus);
 	pr_err("CPU%u may run the kernel, though CPU hotplug has given it up; no CPU can be paused\n",
 	       cpu);
 }
@@ -1135,10 +1140,18 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 
 static ssize_t lost_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
+	cpumask_var_t lost;
+	int len;
+
+	if (!alloc_cpumask_var(&lost, GFP_KERNEL))
+		return -ENOMEM;
 	/* One that has left may be gone by now. */
 	cpu_pause_knows_all_cpus();
+	cpumask_or(lost, &lost_cpus, &left_cpus);
+	len = sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(lost));
+	free_cpumask_var(lost);
 
-	return sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(&lost_cpus));
+	return len;
 }
 
 static struct kobj_attribute lost_attr = __ATTR(lost, 0444, lost_show, NULL);
