@@ -85,7 +85,7 @@ static __always_inline void invalidate(unsigned long start, unsigned long end,
 /**
  * vmemmap_change_is_possible() - is it worth while to try a change?
  *
- * Context: any.
+ * Context: any but an NMI; see cpu_pause_knows_all_cpus().
  * Return: false if CPUs are paused for changes, and one is lost, maybe for good.
  */
 bool vmemmap_change_is_possible(void)
