@@ -709,12 +709,12 @@ static bool cpus_are_lost_for_good(void)
 }
 
 /*
- * Ask firmware once more about CPUs that have left. A host may have run a virtual CPU only after
- * CPU hotplug had stopped to wait for it, and may take it away then, so that it never comes on line
- * again. What firmware says stays true until CPU hotplug starts the CPU, for which it has
- * pause_sem, as the caller has it here.
+ * Are all CPUs known, when firmware was asked once more about those that have left? A host may
+ * have run a virtual CPU only after CPU hotplug had stopped to wait for it, and may take it away
+ * then, so that it never comes on line again. What firmware says stays true until CPU hotplug
+ * starts the CPU, for which it has pause_sem, as the caller has it here.
  */
-static void look_for_cpus_that_left(void)
+static bool find_all_cpus(void)
 {
 	unsigned int cpu;
 
@@ -726,6 +726,8 @@ static void look_for_cpus_that_left(void)
 		printk_deferred(KERN_INFO "cpu_pause: CPU%u has gone after all%s\n", cpu,
 				all_cpus_are_known() ? ", and CPUs can be paused again" : "");
 	}
+
+	return all_cpus_are_known();
 }
 
 /*
@@ -743,8 +745,7 @@ static int try_in_turn(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_paus
 		return fail_pause(-1);
 	lock_map_acquire(&pause_map);
 
-	look_for_cpus_that_left();
-	if (!all_cpus_are_known()) {
+	if (!find_all_cpus()) {
 		ret = -EOPNOTSUPP;
 		goto unlock;
 	}
@@ -789,8 +790,7 @@ static int try_now(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause_st
 		return -EBUSY;
 	lock_map_acquire_try(&pause_map);
 
-	look_for_cpus_that_left();
-	if (!all_cpus_are_known()) {
+	if (!find_all_cpus()) {
 		ret = -EOPNOTSUPP;
 		goto unlock;
 	}
@@ -1077,7 +1077,7 @@ bool cpu_pause_knows_all_cpus(void)
 	/* end_turn() would enable interrupts. */
 	if (!cpumask_empty(&left_cpus) && !irqs_disabled() && take_turn()) {
 		lock_map_acquire_try(&pause_map);
-		look_for_cpus_that_left();
+		find_all_cpus();
 		lock_map_release(&pause_map);
 		end_turn();
 	}

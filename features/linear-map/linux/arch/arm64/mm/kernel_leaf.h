@@ -74,4 +74,12 @@ static inline bool leaf_crosses(const struct kernel_leaf *leaf, unsigned long bo
 	return leaf->start < boundary && boundary < leaf_end(leaf);
 }
 
+/* A leaf that @change does not change is left as it is; all are split if that is NULL. */
+static inline bool leaf_has_to_be_split(const struct kernel_leaf *leaf, unsigned long boundary,
+					const struct desc_change *change)
+{
+	return leaf_crosses(leaf, boundary) &&
+	       (!change || change_desc(leaf->desc, change) != leaf->desc);
+}
+
 #endif /* __ARM64_MM_KERNEL_LEAF_H */

@@ -414,20 +414,12 @@ static void find_in_table(struct planned *planned, unsigned long addr, struct ke
 	leaf->desc = piece_desc(planned->leaf.desc, size, i);
 }
 
-/* A leaf that @change does not change is left as it is. */
-static bool has_to_be_split(const struct kernel_leaf *leaf, unsigned long boundary,
-			    const struct desc_change *change)
-{
-	return leaf_crosses(leaf, boundary) &&
-	       (!change || change_desc(leaf->desc, change) != leaf->desc);
-}
-
 static bool is_boundary(unsigned long addr, unsigned long boundary,
 			const struct desc_change *change)
 {
 	struct kernel_leaf leaf;
 
-	return find_kernel_leaf(addr, &leaf) && !has_to_be_split(&leaf, boundary, change);
+	return find_kernel_leaf(addr, &leaf) && !leaf_has_to_be_split(&leaf, boundary, change);
 }
 
 /*
@@ -462,7 +454,7 @@ static int plan_boundary(unsigned long addr, unsigned long boundary,
 	if (!find_kernel_leaf(addr, &leaf))
 		return -EINVAL;
 
-	while (has_to_be_split(&leaf, boundary, change)) {
+	while (leaf_has_to_be_split(&leaf, boundary, change)) {
 		struct planned *planned;
 
 		if (WARN_ON_ONCE(leaf_is_contiguous(leaf.size)))

@@ -459,9 +459,7 @@ static int split_boundary(unsigned long addr, unsigned long boundary,
 
 		if (!find_kernel_leaf(addr, &leaf))
 			return -EINVAL;
-		if (!leaf_crosses(&leaf, boundary))
-			return 0;
-		if (change && change_desc(leaf.desc, change) == leaf.desc)
+		if (!leaf_has_to_be_split(&leaf, boundary, change))
 			return 0;
 		if (!may_split())
 			return -EINVAL;
