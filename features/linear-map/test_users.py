@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import leaves
@@ -320,14 +321,14 @@ def test_crash_dump_shows_memory_as_it_was(machine, kernel_overlay, build, way):
 # --- Hibernation ----------------------------------------------------------------
 
 
-@pytest.mark.full
-@builds
-def test_hibernation_restores_memory(machine, tmp_path, build, way):
-    """Save an image to swap, load it, and go on from it, all in one boot."""
+def hibernating(
+    machine: Callable[..., Machine], tmp_path: Path, build: str, way: dict[str, Any]
+) -> Machine:
+    """Boot a machine with a disk of swap for an image, which its kernel loads if there is one."""
     swap = tmp_path / "swap"
     with swap.open("wb") as file:
         file.truncate(1024 * MIB)
-    place = machine(
+    place: Machine = machine(
         build,
         **options_to_jump(build, way, "resume=/dev/vdc hibernate=nocompress"),
         memory="512M",
@@ -337,7 +338,16 @@ def test_hibernation_restores_memory(machine, tmp_path, build, way):
         ),
     )
     assert place.check("cat /sys/block/vdc/serial") == "swap"
-    place.check("mkswap /dev/vdc; swapon /dev/vdc; echo test_resume >/sys/power/disk")
+    place.check("mkswap /dev/vdc; swapon /dev/vdc")
+    return place
+
+
+@pytest.mark.full
+@builds
+def test_hibernation_restores_memory(machine, tmp_path, build, way):
+    """Save an image to swap, load it, and go on from it, all in one boot."""
+    place = hibernating(machine, tmp_path, build, way)
+    place.check("echo test_resume >/sys/power/disk")
     # KFENCE's pages that cannot be read are made valid for the moment in which each is copied.
     place.check("echo 1 >/sys/module/kfence/parameters/sample_interval")
     assert out_of_the_map(place) >= KFENCE_GUARDS
@@ -351,6 +361,37 @@ def test_hibernation_restores_memory(machine, tmp_path, build, way):
     # This only the kernel that the image was loaded into says.
     assert "MTE pages" in place.check("dmesg | grep hibernate:")
     assert place.check("sha256sum /tmp/memory; cat /proc/modules") == before
+    assert out_of_the_map(place) >= KFENCE_GUARDS
+    guarded = kfence_allocations(place)
+    place.check("rmmod dummy; ls -lR /sys/class >/dev/null")
+    assert kfence_allocations(place) > guarded
+    assert place.warnings() == ""
+
+
+@pytest.mark.full
+@builds
+def test_an_image_is_loaded_into_a_map_that_is_split_elsewhere(machine, tmp_path, build, way):
+    """Save an image to swap, and have another boot, whose map is as it is at boot, load it.
+
+    The image then comes into a kernel in which blocks map what pages mapped when it was saved.
+    """
+    append = f"{way.get('append', '')} arm64.linear_map_fold=0"
+    place = hibernating(machine, tmp_path, build, way | {"smp": 1, "append": append})
+    at_boot = meminfo(place, "DirectMap")
+    place.check("echo 1 >/sys/module/kfence/parameters/sample_interval")
+    assert out_of_the_map(place) >= KFENCE_GUARDS
+    place.check("head -c 30000000 /dev/urandom >/tmp/memory; modprobe dummy")
+    saved = meminfo(place, "DirectMap")
+    before = place.check("sha256sum /tmp/memory; cat /proc/modules")
+    assert build == "base-4k" or saved != at_boot
+    # QEMU is not to end when the guest has it reset the machine.
+    place.monitor("set-action", reboot="reset")
+    place.check("echo reboot >/sys/power/disk")
+    # The image has the shell already, so what the guest's init would say is said for it.
+    place.start_anew("echo disk >/sys/power/state && echo guest-init: ready >/dev/kmsg")
+    assert place.console().count("Booting Linux on physical CPU") == 2
+    assert place.check("sha256sum /tmp/memory; cat /proc/modules") == before
+    assert meminfo(place, "DirectMap") == saved
     assert out_of_the_map(place) >= KFENCE_GUARDS
     guarded = kfence_allocations(place)
     place.check("rmmod dummy; ls -lR /sys/class >/dev/null")
