@@ -237,7 +237,11 @@ def says_of_pauses(root: Path, *lines: str) -> Path:
 
 # As cpu_pause_lost_cpu() and have_no_pauses() of cpu_pause.c say it.
 LOST = "CPU{} may run the kernel, though CPU hotplug has given it up; no CPU can be paused"
-FOUND = "CPU{} has been brought online, and can be paused again"
+FOUND = "CPU{} has been brought online, and CPUs can be paused again"
+FOUND_TO_BE_GONE = (
+    "CPU{} has gone after all, and CPUs can be paused again",
+    "CPU{} has been started again, so it had gone, and CPUs can be paused again",
+)
 NO_STATE = "no CPU hotplug state (-28), so no CPU can be paused"
 
 
@@ -257,6 +261,14 @@ def test_a_cpu_that_is_lost_is_named(tree, status):
     assert change.startswith("Reboot.")
     assert "Write" not in change
     found = by_name(status(says_of_pauses(lost, FOUND.format(3))))["cpu-pause"]
+    assert found["why"].startswith("It is ready")
+    assert found["changes"] == []
+
+
+@pytest.mark.parametrize("line", [FOUND, *FOUND_TO_BE_GONE])
+def test_a_cpu_that_is_found_again_is_not_named(tree, status, line):
+    root = says_of_pauses(tree("cortex-a76"), LOST.format(3), line.format(3))
+    found = by_name(status(root))["cpu-pause"]
     assert found["why"].startswith("It is ready")
     assert found["changes"] == []
 

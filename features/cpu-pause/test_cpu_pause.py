@@ -27,6 +27,8 @@ SUITE = "/sys/kernel/debug/kunit/cpu_pause"
 SYSFS = "/sys/kernel/cpu_pause"
 PAGE = 4096
 NMI = "irqchip.gicv3_pseudo_nmi=1"
+# What firmware may answer to AFFINITY_INFO.
+PSCI_NOT_SUPPORTED, PSCI_INVALID_PARAMS = -1, -2
 BY_NMI = ("a_pause_stops_a_cpu_with_interrupts_off",)
 
 
@@ -480,7 +482,8 @@ def test_there_are_no_pauses_when_a_cpu_that_left_is_not_known_to_be_gone(machin
     assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
     assert place.check("cat /sys/kernel/cpu_pause/failed").strip() == "1"
     place.check(f"echo 1 >{cpu} && rmmod {module} && echo 0 >{cpu}")
-    assert "CPU2 has been brought online, and can be paused again" in place.console()
+    again = "so it had gone, and CPUs can be paused again"
+    assert f"CPU2 has been started again, {again}" in place.console()
     assert place.read(lost) == [""]
     assert place.console().count("CPU hotplug has given it up") == 1
     assert "has gone after all" not in place.console()
@@ -507,6 +510,43 @@ def test_a_cpu_that_has_gone_after_all_keeps_nobody_from_pauses(machine):
 
 
 @pytest.mark.full
+def test_a_cpu_that_firmware_does_not_know_any_more_keeps_nobody_from_pauses(machine):
+    """A host that has taken away a virtual CPU may have no state of it that it could tell."""
+    place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
+    lost, says = "/sys/kernel/cpu_pause/lost", "/sys/module/undead_cpu/parameters/says"
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko; echo 0 >/sys/devices/system/cpu/cpu2/online")
+    assert place.read(lost) == ["2"]
+    place.check(f"echo {PSCI_INVALID_PARAMS} >{says}")
+    assert place.read(lost) == [""]
+    assert "CPU2 has gone after all, and CPUs can be paused again" in place.console()
+
+
+@pytest.mark.full
+def test_a_cpu_that_had_left_and_is_late_parks(machine, tmp_path):
+    """It was not known to be gone. But it was, as firmware has started it, which took too long.
+
+    Since it parks, firmware says for ever that it is on.
+    """
+    path = tmp_path / "gdb"
+    modules = ["features/cpu-pause/undead_cpu.c"]
+    place = machine(smp=3, modules_from=modules, extra_args=virtual_cpus.arguments(path))
+    cpu = "/sys/devices/system/cpu/cpu2/online"
+    with virtual_cpus.VirtualCpus(path) as host:
+        host.run(range(3))
+        place.check(f"insmod /{FOLDER}/undead_cpu.ko; echo 0 >{cpu}; rmmod undead_cpu")
+        host.run([0, 1])
+        assert place.run(f"echo 1 >{cpu}").status != 0
+        host.run(range(3))
+        time.sleep(1)
+        assert place.read("/sys/kernel/cpu_pause/lost") == [""]
+        assert "CPU2: failed to come online" in place.console()
+        assert "CPU2 may run the kernel, though CPU hotplug has given it up" in place.console()
+    with pytest.raises(PagewrightError):
+        place.check("echo CPU_PAUSE_PANIC >/sys/kernel/debug/provoke-crash/DIRECT", timeout=20)
+    assert DEATHS["panic"] in place.console()
+
+
+@pytest.mark.full
 def test_who_reads_which_cpus_are_lost_has_firmware_asked(machine):
     place = machine(smp=4, modules_from=["features/cpu-pause/undead_cpu.c"])
     cpus, lost = "/sys/devices/system/cpu", "/sys/kernel/cpu_pause/lost"
@@ -519,7 +559,7 @@ def test_who_reads_which_cpus_are_lost_has_firmware_asked(machine):
     place.check(f"echo 0 >{cpus}/cpu3/online; cat {lost}")
     log = place.check("dmesg")
     assert "CPU2 has gone after all, and CPUs can be paused again" in log
-    assert "CPU3 has been brought online, and can be paused again" in log
+    assert "CPU3 has been started again, so it had gone" in log
     assert "CPU3 has gone after all" not in log
     assert place.warnings(klog.without_dying_cpus) == ""
 
@@ -535,10 +575,24 @@ def test_what_stands_in_for_a_pause_does_not_run_while_a_cpu_is_lost(machine):
 
 
 @pytest.mark.full
+def test_what_stands_in_for_a_pause_waits_until_a_cpu_has_left_and_may_be_lost(machine):
+    """CPU hotplug asks firmware about it for two seconds, and lets nobody in meanwhile."""
+    modules = ["features/cpu-pause/undead_cpu.c"]
+    place = machine(smp=3, modules_from=modules, append="cpu_pause.stop_machine=1")
+    cpu = "/sys/devices/system/cpu/cpu2"
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko; echo 0 >{cpu}/online &")
+    place.check("until ! grep -q 2 /sys/devices/system/cpu/online; do sleep 0.1; done")
+    assert "CPU hotplug has given it up" not in place.console()
+    place.check("echo CPU_PAUSE_PANIC >/sys/kernel/debug/provoke-crash/DIRECT")
+    assert "CPU2 may run the kernel, though CPU hotplug has given it up" in place.console()
+    assert "XFAIL: CPUs cannot be paused (-95)" in place.console()
+
+
+@pytest.mark.full
 def test_a_cpu_is_taken_to_be_gone_where_firmware_cannot_say_so(machine):
     """It is not asked for two seconds, and the CPU is not lost, which would forbid pauses."""
     place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
-    place.check(f"insmod /{FOLDER}/undead_cpu.ko no_affinity_info=1")
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko says={PSCI_NOT_SUPPORTED}")
     place.check("echo 0 >/sys/devices/system/cpu/cpu2/online")
     assert place.read("/sys/kernel/cpu_pause/lost") == [""]
     # QEMU's firmware does say so, and that was replaced; nor was a time-out waited for.

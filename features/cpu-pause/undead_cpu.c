@@ -3,21 +3,21 @@
  * While this module is loaded, no CPU that goes off line is known to be gone: firmware says that it
  * is on. It is where a host does not run the virtual CPU.
  *
- * With no_affinity_info=1 it is firmware that does not know what the kernel asks it.
+ * With another answer it is other firmware: one that does not know what the kernel asks it (-1), or
+ * one that does not know the CPU (-2).
  */
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/ptrace.h>
 #include <uapi/linux/psci.h>
 
-static bool no_affinity_info;
-module_param(no_affinity_info, bool, 0444);
-MODULE_PARM_DESC(no_affinity_info, "Firmware has no AFFINITY_INFO");
+static int says = PSCI_0_2_AFFINITY_LEVEL_ON;
+module_param(says, int, 0644);
+MODULE_PARM_DESC(says, "What AFFINITY_INFO returns");
 
 static int answer(struct kretprobe_instance *instance, struct pt_regs *regs)
 {
-	regs_set_return_value(regs, no_affinity_info ? PSCI_RET_NOT_SUPPORTED :
-						       PSCI_0_2_AFFINITY_LEVEL_ON);
+	regs_set_return_value(regs, READ_ONCE(says));
 
 	return 0;
 }

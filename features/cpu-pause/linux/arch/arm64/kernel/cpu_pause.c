@@ -219,7 +219,10 @@ static bool hotplug_unnoticed __ro_after_init;
  */
 static cpumask_t lost_cpus;
 
-/* These may, too, but have left, and may be gone by now. A CPU is in one of the two at most. */
+/*
+ * Those of them that have left: they may be gone by now, and firmware can be asked. For the one
+ * that holds pause_sem.
+ */
 static cpumask_t left_cpus;
 
 /* Has a CPU gone off line that is not known to be gone? For the one that holds pause_sem. */
@@ -560,6 +563,7 @@ static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
 			      struct cpu_pause_stats *stats)
 {
 	struct stop_machine_work work = { .fn = fn, .arg = arg };
+	bool done;
 	u64 asked;
 
 	if (!by_stop_machine)
@@ -568,7 +572,14 @@ static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
 	mutex_lock(&stop_machine_mutex);
 	pause_limit = us_to_ticks(READ_ONCE(limit_us));
 	asked = ticks();
-	stop_machine(run_stopped, &work, NULL);
+	/* It stops the CPUs that are online, so no other may run, nor get lost meanwhile. */
+	cpus_read_lock();
+	done = cpu_pause_knows_all_cpus();
+	if (done)
+		stop_machine_cpuslocked(run_stopped, &work, NULL);
+	cpus_read_unlock();
+	if (!done)
+		goto unlock;
 	*more = work.more;
 
 	trace_cpu_pause(num_online_cpus() - 1, ticks_to_ns(work.arrived - asked),
@@ -577,9 +588,10 @@ static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
 	count_pause(stats, ticks_to_ns(work.released - asked), true);
 	if (work.more)
 		cpu_pause_sleep(ticks_to_ns(work.released - asked));
+unlock:
 	mutex_unlock(&stop_machine_mutex);
 
-	return true;
+	return done;
 }
 #else
 static bool stop_machine_once(cpu_pause_fn_t fn, void *arg, bool *more,
@@ -699,13 +711,37 @@ static unsigned long jiffies_until(u64 ns)
 
 static bool all_cpus_are_known(void)
 {
-	return !hotplug_unnoticed && cpumask_empty(&lost_cpus) && cpumask_empty(&left_cpus);
+	return !hotplug_unnoticed && cpumask_empty(&lost_cpus);
 }
 
-/* A CPU that has left may be gone meanwhile. About any other nobody can be asked. */
-static bool cpus_are_lost_for_good(void)
+/* The CPU is not lost, or not any more. The caller has pause_sem. */
+static void found_cpu(unsigned int cpu, const char *how)
 {
-	return hotplug_unnoticed || !cpumask_empty(&lost_cpus);
+	cpumask_clear_cpu(cpu, &left_cpus);
+	if (!cpumask_test_and_clear_cpu(cpu, &lost_cpus))
+		return;
+	/* Deferred, as in fail_pause(). */
+	printk_deferred(KERN_INFO "cpu_pause: CPU%u %s%s\n", cpu, how,
+			all_cpus_are_known() ? ", and CPUs can be paused again" : "");
+}
+
+/*
+ * Is a CPU gone that has left? If firmware does not know the CPU, the host has taken it away. If
+ * firmware does not know the call, nobody can know, and the CPU is taken to be gone, as where there
+ * is no such call.
+ */
+static bool cpu_is_gone(unsigned int cpu)
+{
+	switch (psci_ops.affinity_info(cpu_logical_map(cpu), 0)) {
+	case PSCI_0_2_AFFINITY_LEVEL_OFF:
+	case PSCI_RET_INVALID_PARAMS:
+	case PSCI_RET_NOT_PRESENT:
+	case PSCI_RET_DISABLED:
+	case PSCI_RET_NOT_SUPPORTED:
+		return true;
+	default:
+		return false;
+	}
 }
 
 /*
@@ -719,12 +755,8 @@ static bool find_all_cpus(void)
 	unsigned int cpu;
 
 	for_each_cpu(cpu, &left_cpus) {
-		if (psci_ops.affinity_info(cpu_logical_map(cpu), 0) != PSCI_0_2_AFFINITY_LEVEL_OFF)
-			continue;
-		cpumask_clear_cpu(cpu, &left_cpus);
-		/* Deferred, as in fail_pause(). */
-		printk_deferred(KERN_INFO "cpu_pause: CPU%u has gone after all%s\n", cpu,
-				all_cpus_are_known() ? ", and CPUs can be paused again" : "");
+		if (cpu_is_gone(cpu))
+			found_cpu(cpu, "has gone after all");
 	}
 
 	return all_cpus_are_known();
@@ -821,8 +853,7 @@ static int pause_once(cpu_pause_fn_t fn, void *arg, bool *more, struct cpu_pause
 
 	if (should_fail_pause())
 		return -EBUSY;
-	/* That stops the CPUs that are online. */
-	if (may_stop && cpu_pause_knows_all_cpus() && stop_machine_once(fn, arg, more, stats))
+	if (may_stop && stop_machine_once(fn, arg, more, stats))
 		return 0;
 
 	do {
@@ -852,7 +883,7 @@ static int run(cpu_pause_fn_t fn, void *arg, struct cpu_pause_stats *stats, unsi
 		might_sleep();
 	lockdep_assert_irqs_enabled();
 
-	if (!arch_timer_get_rate() || cpus_are_lost_for_good())
+	if (!arch_timer_get_rate() || hotplug_unnoticed)
 		ret = -EOPNOTSUPP;
 	while (more && !ret)
 		ret = flags & MAY_SLEEP ?
@@ -1013,9 +1044,7 @@ static int end_without_cpu(unsigned int cpu)
 /* A CPU has come, or was not taken off line after all. */
 static int end_with_cpu(unsigned int cpu)
 {
-	if (cpumask_test_and_clear_cpu(cpu, &lost_cpus) ||
-	    cpumask_test_and_clear_cpu(cpu, &left_cpus))
-		pr_info("CPU%u has been brought online, and can be paused again\n", cpu);
+	found_cpu(cpu, "has been brought online");
 	end_transition(cpu);
 	return 0;
 }
@@ -1041,8 +1070,8 @@ void cpu_pause_cpu_leaves(bool leaves)
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
  * it is gone. No pause would stop it, but it may use its stack and its data at any time. So there
- * are no pauses until CPU hotplug has brought it online or, if it left, firmware says that it is
- * gone, for which it is asked again when somebody wants a pause.
+ * are no pauses until CPU hotplug has brought it online or, if it left, firmware has started it again
+ * or says that it is gone, for which it is asked again when somebody wants a pause.
  *
  * One that was late sets itself online. But CPU hotplug, which had given it up, has called none of
  * its callbacks, that of the interrupt controller included: no pause could stop it. Nor can
@@ -1055,14 +1084,25 @@ void cpu_pause_lost_cpu(unsigned int cpu, bool leaves)
 {
 	bool asked = leaves && psci_ops.affinity_info;
 
-	/*
-	 * One that had left, and is late now, may run although firmware says that it is off. At no
-	 * moment is the CPU in neither.
-	 */
-	cpumask_set_cpu(cpu, asked ? &left_cpus : &lost_cpus);
-	cpumask_clear_cpu(cpu, asked ? &lost_cpus : &left_cpus);
+	cpumask_assign_cpu(cpu, &left_cpus, asked);
+	cpumask_set_cpu(cpu, &lost_cpus);
 	pr_err("CPU%u may run the kernel, though CPU hotplug has given it up; no CPU can be paused\n",
 	       cpu);
+}
+
+/**
+ * cpu_pause_started_cpu() - say that CPU hotplug has had a CPU started
+ * @cpu: the CPU
+ *
+ * Firmware starts none that runs. So one that had left was gone. Its transition fails if it is
+ * late again, and it parks when it comes. Firmware would say then for ever that it is on.
+ *
+ * Context: the other CPU's transition has pause_sem; or while the kernel boots.
+ */
+void cpu_pause_started_cpu(unsigned int cpu)
+{
+	if (cpumask_test_cpu(cpu, &left_cpus))
+		found_cpu(cpu, "has been started again, so it had gone");
 }
 
 /**
@@ -1140,18 +1180,10 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 
 static ssize_t lost_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
-	cpumask_var_t lost;
-	int len;
-
-	if (!alloc_cpumask_var(&lost, GFP_KERNEL))
-		return -ENOMEM;
 	/* One that has left may be gone by now. */
 	cpu_pause_knows_all_cpus();
-	cpumask_or(lost, &lost_cpus, &left_cpus);
-	len = sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(lost));
-	free_cpumask_var(lost);
 
-	return len;
+	return sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(&lost_cpus));
 }
 
 static struct kobj_attribute lost_attr = __ATTR(lost, 0444, lost_show, NULL);

@@ -60,6 +60,7 @@ bool cpu_pause_knows_all_cpus(void);
 void cpu_pause_ipi(void);
 void cpu_pause_lost_cpu(unsigned int cpu, bool leaves);
 void cpu_pause_cpu_leaves(bool leaves);
+void cpu_pause_started_cpu(unsigned int cpu);
 bool cpu_pause_abandon(void);
 bool cpu_pause_died(void);
 void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool together);
@@ -69,6 +70,7 @@ void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool to
 static inline void cpu_pause_ipi(void) { }
 static inline void cpu_pause_lost_cpu(unsigned int cpu, bool leaves) { }
 static inline void cpu_pause_cpu_leaves(bool leaves) { }
+static inline void cpu_pause_started_cpu(unsigned int cpu) { }
 static inline bool cpu_pause_abandon(void) { return false; }
 static inline bool cpu_pause_died(void) { return false; }
 
