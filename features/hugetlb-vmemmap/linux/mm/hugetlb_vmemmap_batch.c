@@ -559,7 +559,8 @@ void hugetlb_vmemmap_optimize_folios(struct hstate *h, struct list_head *folio_l
 /*
  * No privilege is needed to ask for surplus folios, or to have folios moved, and no task
  * shall be able to have all CPUs paused as often as it likes. So there are at most
- * TASK_PAUSES in TASK_PERIOD for folios that a task asked for. The others keep their vmemmap:
+ * TASK_PAUSES in each TASK_PERIOD for folios that a task asked for. At the end of a period and the
+ * beginning of the next one twice as many may come together. The others keep their vmemmap:
  * that costs memory, but is correct, and is counted. The flag keeps the rate limit from
  * logging.
  */

@@ -1070,8 +1070,9 @@ void cpu_pause_cpu_leaves(bool leaves)
  *
  * It had its task when the one that started it gave up, or it left and firmware did not say that
  * it is gone. No pause would stop it, but it may use its stack and its data at any time. So there
- * are no pauses until CPU hotplug has brought it online or, if it left, firmware has started it again
- * or says that it is gone, for which it is asked again when somebody wants a pause.
+ * are no pauses until CPU hotplug has brought it online. If it left, there are none until firmware
+ * has started it again or says that it is gone, for which it is asked again when somebody wants a
+ * pause.
  *
  * One that was late sets itself online. But CPU hotplug, which had given it up, has called none of
  * its callbacks, that of the interrupt controller included: no pause could stop it. Nor can
