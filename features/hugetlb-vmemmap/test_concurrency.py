@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from page_sizes import PAGES_16K, PAGES_64K
+from plugged import PluggedMemory
+from waiting import wait_until
 
 from pagewright.guest import programs
 from pagewright.host import workspace
 from pagewright.kernel.recipes import recipe
 from pagewright.machine.machine import Machine
-from pagewright.machine.options import MTE
+from pagewright.machine.options import DEFAULT_CPU, LEVEL_0_CPU, MTE
 
 pytestmark = pytest.mark.long(1)
 
@@ -208,6 +210,58 @@ def test_pages_leave_memory_that_goes_offline(optimised, optimised_program, buil
     place = optimised(build, mode, **CAN_GO_OFFLINE)
     place.check(MOVABLE)
     optimised_program(place, build, f"{TESTS}/vmemmap_migrate -f block")
+
+
+# Of memory that comes and goes, and of its struct pages.
+GIB, VMEMMAP_OF_GIB = 1 << 30, 16 << 20
+ROUNDS = 4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("cpu", [DEFAULT_CPU, LEVEL_0_CPU], ids=["level-2", "level-0"])
+@pytest.mark.parametrize("mode", ["seamless", "pause"])
+def test_memory_goes_whose_struct_pages_were_taken_and_given_back(optimised, mode, cpu):
+    """Its struct pages are in memory of the boot, and none of them may stay there.
+
+    The blocks that mapped them have been split, so that each page is freed by itself.
+    """
+    memory = PluggedMemory()
+    place = optimised("patched-4k", mode, cpu=cpu, **memory.options)
+    pool = "/proc/sys/vm/nr_hugepages"
+
+    def plug_use_and_unplug() -> None:
+        memory.resize(place, GIB)
+        wait_until(lambda: memory.size(place) == GIB, 60)
+        place.check(f"echo {GIB // (2 << 20)} >{pool}")
+        held, pages = struct_pages(place), int(place.read(pool)[0])
+        # Some are memory of the boot.
+        assert pages > 256
+        place.check(f"echo 0 >{pool}")
+        assert struct_pages(place) - held == pages * (6 if mode == "seamless" else 7)
+        memory.resize(place, 0)
+        wait_until(lambda: memory.size(place) == 0, 60)
+
+    plug_use_and_unplug()
+    before, free = struct_pages(place), free_memory(place)
+    for _ in range(ROUNDS):
+        plug_use_and_unplug()
+    assert struct_pages(place) == before
+    # Even on the base more is free at some times than at others, by up to 12 MiB.
+    assert free_memory(place) > free - ROUNDS * VMEMMAP_OF_GIB / 2
+    assert place.warnings() == ""
+
+
+def struct_pages(place: Machine) -> int:
+    """Return how many pages hold struct pages."""
+    counts = place.vmstat()
+    # What the boot allocated counts as one, and what replaces it later as the other.
+    return counts["nr_memmap_boot_pages"] + counts["nr_memmap_pages"]
+
+
+def free_memory(place: Machine) -> int:
+    """Return how many bytes are free without what is only cached."""
+    place.check("sync; echo 3 >/proc/sys/vm/drop_caches")
+    return place.meminfo()["MemFree"] * 1024
 
 
 # By the size of base pages: the build, the default size of hugepages, and memory for several.
