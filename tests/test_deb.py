@@ -602,6 +602,67 @@ def test_a_menu_that_still_names_an_unsigned_kernel_is_named(server):
     assert server.boot() == []
 
 
+def test_an_unsigned_kernel_is_not_the_default_after_another_hook_has_failed(server):
+    """The hook that fails may be that which signs, where it comes after the initramfs."""
+    server.uefi(secure_boot=1)
+    server.unpack()
+    server.hooks(f'[ "$2" = postinst ] || exit 0; touch {server.initramfs}; exit 1')
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert server.image.name not in server.boot()
+    assert "linux-run-hooks image postrm" in server.calls()
+    said = " ".join(result.stderr.replace(str(server.root), "").split())
+    assert "a hook of /etc/kernel failed; see above." in said
+    assert "Secure Boot is on, and the kernel is not signed." in said
+    assert "The kernel is in /boot no more. The boot menu is as it was." in said
+    # The one that signs may not have been reached, and is there.
+    assert "no hook of /etc/kernel has signed" not in said
+    # The cause is mended.
+    server.hooks(f"touch {server.initramfs}", *server.sign)
+    assert server.run("postinst", "configure", "").returncode == 0
+    assert server.kernel() == "kernelsigned\n"
+
+
+def test_a_kernel_that_a_hook_has_signed_stays_if_another_fails(server):
+    server.uefi(secure_boot=1)
+    server.unpack()
+    server.hooks(f"touch {server.initramfs}", *server.sign, "exit 1")
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert "Secure Boot" not in result.stderr
+    assert "the boot menu may name it." in result.stderr
+    assert server.kernel() == "kernelsigned\n"
+
+
+def test_who_signs_kernels_later_is_told_of_a_hook_that_fails(server):
+    server.uefi(secure_boot=1)
+    meant = server.root / "etc/kernel/pagewright-unsigned"
+    meant.parent.mkdir(parents=True)
+    meant.touch()
+    server.unpack()
+    server.hooks(f"touch {server.initramfs}", "exit 1")
+    result = server.run("postinst", "configure", "")
+    assert result.returncode == 1
+    assert "is not signed. Sign it before the next boot." in result.stderr
+    assert "failed; see above." in result.stderr
+    assert "the boot menu may name it." in result.stderr
+    assert server.image.exists()
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["kept", "gone"])
+def test_an_installed_kernel_without_a_signature_stays_if_a_hook_fails(server, gone):
+    """The message names both reasons not to reboot."""
+    assert install_unsigned(server).returncode == 0
+    server.uefi(secure_boot=1)
+    server.hooks(f"rm {server.initramfs}" if gone else "", "exit 1")
+    result = server.run("postinst", "configure", RELEASE.version)
+    assert result.returncode == 1
+    assert "failed; see above. Secure Boot is on, and the kernel is not signed." in result.stderr
+    assert "the boot menu may name it, so do not reboot now." in result.stderr
+    assert ("It has no initramfs." in result.stderr) == gone
+    assert server.image.exists()
+
+
 def test_a_kernel_that_a_hook_signs_is_installed_with_secure_boot(server):
     server.uefi(secure_boot=1)
     server.unpack()
