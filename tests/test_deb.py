@@ -934,6 +934,22 @@ def test_an_upgrade_is_no_removal_to_hooks(server):
     assert server.calls() == ["linux-run-hooks image postrm"]
 
 
+@pytest.mark.parametrize("why", ["another build", "no space"])
+def test_a_kernel_that_is_there_stays_if_a_package_refuses_to_replace_it(server, why):
+    """To dpkg it is not installed, as when it was copied there, and so it asks for no upgrade."""
+    server.have(image=ANOTHER if why == "another build" else OURS)
+    (server.modules / "modules.dep").touch()
+    server.image.write_text("kernel")
+    if why == "no space":
+        server.free(10)
+    assert server.run("preinst", "install").returncode == 1
+    result = server.run("postrm", "abort-install")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert server.boot() == [server.image.name]
+    assert sorted(file.name for file in server.modules.iterdir()) == ["modules.dep", "vmlinuz"]
+    assert server.calls() == []
+
+
 def test_the_running_kernel_is_not_removed_if_the_administrator_says_no(server):
     server.program("linux-check-removal", "exit 1")
     assert server.run("prerm", "remove").returncode == 1
