@@ -76,14 +76,18 @@ def test_a_source_without_a_revision_has_a_version():
     assert version_of("6.12.117", 3) == "6.12.117+pagewright3"
 
 
-def test_the_next_number_follows_that_of_the_same_flavour(space):
-    assert deb.next_number(deb.folder(space), "cloud-arm64") == 1
-    deb.folder(space).mkdir(parents=True)
-    for name in ("9-cloud-arm64", "10-cloud-arm64", "12-arm64", "13-cloud-arm64-dynamic"):
-        package = f"linux-image-6.12.117-pagewright{name}_6.12.117-1+x_arm64.deb"
-        (deb.folder(space) / package).touch()
-    assert deb.next_number(deb.folder(space), "cloud-arm64") == 11
-    assert deb.next_number(deb.folder(space), "arm64") == 13
+def test_the_next_number_follows_those_of_all_flavours(space):
+    """GRUB boots the highest version, and so the old flavour if the new one began with 1."""
+    place = deb.folder(space)
+    assert deb.next_number(place) == 1
+    place.mkdir(parents=True)
+    for name in ("9-cloud-arm64", "10-cloud-arm64", "12-arm64"):
+        (place / f"linux-image-6.12.117-pagewright{name}_6.12.117-1+x_arm64.deb").touch()
+    # The name of a metapackage has no number.
+    (place / "linux-image-pagewright-arm64_6.12.117+pagewright99-1_arm64.deb").touch()
+    assert deb.next_number(place) == 13
+    (place / "linux-image-6.12.118-pagewright13-cloud-arm64-dynamic_6.12.118-1_arm64.deb").touch()
+    assert deb.next_number(place) == 14
 
 
 FLAVOURS = [name for name in recipes.names(SPACE) if recipes.recipe(SPACE, name).modules]
@@ -1167,34 +1171,73 @@ def test_the_page_takes_security_updates_with_the_newest_release():
     assert f"\n    {source.VARIABLE}={source.NEWEST} make deb\n" in section
 
 
-def test_two_runs_at_once_have_two_numbers(compiled, space, monkeypatch):
-    numbers, begun, second = [], threading.Event(), threading.Event()
-
-    def ensure(space, flavour, release):
-        numbers.append(release.number)
-        if len(numbers) > 1:
-            second.set()
-        begun.set()
-        assert second.wait(60)
-        return compiled(space, flavour, release.name)
+@pytest.fixture
+def numbers(compiled, space, monkeypatch):
+    """Let packages be made of builds that take no time; return the numbers that were given out."""
+    given: list[int] = []
 
     def put_in_order(space, built, release, work):
         package = f"linux-image-{release.name}_{release.version}_arm64.deb"
         (deb.folder(space) / package).touch()
 
-    # The second says so when it waits for the first.
-    monkeypatch.setattr("pagewright.host.lock.say", lambda _: second.set())
-    monkeypatch.setattr(deb.build, "ensure", ensure)
     monkeypatch.setattr(deb, "_put_in_order", put_in_order)
     for name in ("_write_debian", "_write_tools", "_pack", "_move"):
         monkeypatch.setattr(deb, name, lambda *_: [], raising=False)
-    threads = [threading.Thread(target=deb.make, args=(space, "cloud-arm64")) for _ in range(2)]
+
+    def ensure(space, flavour, release):
+        given.append(release.number)
+        return compiled(space, flavour, release.name)
+
+    monkeypatch.setattr(deb.build, "ensure", ensure)
+    return given
+
+
+@pytest.mark.parametrize("other", ["cloud-arm64", "arm64"])
+def test_two_runs_at_once_have_two_numbers(numbers, space, monkeypatch, other):
+    """Of one flavour the second waits for the first. Those of two do not, which may take hours."""
+    begun, second = threading.Event(), threading.Event()
+    ensure = deb.build.ensure
+
+    def ensure_at_once(space, flavour, release):
+        if begun.is_set():
+            second.set()
+        begun.set()
+        assert second.wait(60)
+        return ensure(space, flavour, release)
+
+    # The second says so when it waits for the first.
+    monkeypatch.setattr("pagewright.host.lock.say", lambda _: second.set())
+    monkeypatch.setattr(deb.build, "ensure", ensure_at_once)
+    flavours = ("cloud-arm64", other)
+    threads = [threading.Thread(target=deb.make, args=(space, flavour)) for flavour in flavours]
     threads[0].start()
     assert begun.wait(60)
     threads[1].start()
     for thread in threads:
         thread.join()
-    assert numbers == [1, 2]
+    assert sorted(numbers) == [1, 2]
+
+
+def test_a_number_that_led_to_no_packages_is_given_out_again(numbers, space, monkeypatch):
+    ensure = deb.build.ensure
+
+    def fail(space, flavour, release):
+        ensure(space, flavour, release)
+        raise BuildError("it does not compile", "mend it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deb.build, "ensure", fail)
+        for flavour in ("arm64", "cloud-arm64"):
+            with pytest.raises(BuildError, match="it does not compile"):
+                deb.make(space, flavour)
+    deb.make(space, "arm64")
+    # A run that was killed has left its own, and the power failed in another one.
+    for flavour, left in (("arm64", "9"), ("arm64-16k", "")):
+        file = deb.folder(space) / ".numbers" / flavour / "taken"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(left)
+    deb.make(space, "arm64")
+    assert numbers == [1, 1, 1, 2]
 
 
 def test_packages_of_tests_leave_those_of_the_administrator_alone(compiled, space, monkeypatch):
@@ -1903,6 +1946,32 @@ def test_gpg_asks_for_a_passphrase_at_our_terminal(space, key, reprepro, monkeyp
         os.dup2(before, 0)
         for descriptor in (before, ours, theirs):
             os.close(descriptor)
+
+
+def test_the_page_removes_both_metapackages_of_the_old_flavour(tmp_path):
+    """Otherwise the next build of that flavour would be what boots. Its kernels stay for now."""
+    old, other = "cloud-arm64", "cloud-arm64-without-percpu-local"
+    metapackages = [f"linux-headers-pagewright-{old}", f"linux-image-pagewright-{old}"]
+    others = [f"linux-image-{RELEASE.name}", f"linux-image-pagewright-{other}", "pagewright-tools"]
+    text = "Status: install ok installed\nVersion: 1\nArchitecture: arm64\nMaintainer: me\n"
+    paragraphs = [f"Package: {name}\n{text}\n" for name in (*metapackages, *others)]
+    (tmp_path / "status").write_text("".join(paragraphs))
+    (tmp_path / "var/lib/apt/lists/partial").mkdir(parents=True)
+    (tmp_path / "apt.conf").write_text(
+        f'Dir "{tmp_path}"; Dir::State::status "{tmp_path}/status"; APT::Architecture "arm64";'
+    )
+    section = documents.section("install.md", "Change to another flavour")
+    [command] = documents.scripts(section, server=True)
+    words = shlex.split(command.replace("OLD", old))
+    assert words[:2] == ["apt", "purge"]
+    listed = subprocess.run(
+        ["apt", "list", *words[2:]],
+        env={**os.environ, "APT_CONFIG": str(tmp_path / "apt.conf")},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert sorted(re.findall("^(.*?)/", listed, re.MULTILINE)) == metapackages
 
 
 def make_package(folder: Path, name: str, version: str) -> None:

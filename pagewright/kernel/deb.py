@@ -11,7 +11,8 @@ import re
 import shutil
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
@@ -43,6 +44,8 @@ _MODULES_PACKAGES_MB = 3000
 _KEPT_LISTS = ("modules.builtin", "modules.builtin.modinfo", "modules.order")
 # What the folder debian/ of a kernel's packages is made of.
 _TEMPLATES = "packaging/debian"
+# Beside the packages there is a folder for each flavour, with the number of the run that makes it.
+_NUMBERS, _TAKEN = ".numbers", "taken"
 # All that the package of the tools is made of.
 _TOOLS = ("tools", "packaging/tools")
 # What of it says its version: the command and its manual page.
@@ -88,12 +91,39 @@ def folder(space: Workspace) -> Path:
     return space.out / "packages"
 
 
-def next_number(place: Path, flavour: str) -> int:
-    """Return the number that follows those of a flavour's packages that are in a folder."""
-    names = [file.name for file in place.glob(f"linux-image-*-{flavour}_*.deb")]
-    pattern = rf"linux-image-[\d.]+-pagewright(\d+)-{re.escape(flavour)}_"
+def next_number(place: Path) -> int:
+    """Return the number that follows those of all packages of kernels that are in a folder.
+
+    All flavours count. GRUB boots the highest version, so a server that changes to another flavour
+    would go on with the old one if each flavour had numbers of its own.
+    """
+    names = [file.name for file in place.glob("linux-image-*.deb")]
+    pattern = r"linux-image-[\d.]+-pagewright(\d+)-"
     numbers = [int(match[1]) for name in names if (match := re.match(pattern, name))]
+    # One is empty after a power failure.
+    texts = [file.read_text() for file in (place / _NUMBERS).glob(f"*/{_TAKEN}")]
+    numbers += [int(text) for text in texts if text.isdecimal()]
     return max(numbers, default=0) + 1
+
+
+@contextmanager
+def _take_number(place: Path, flavour: str, number: int | None) -> Iterator[int]:
+    """Keep a number, by default the next one, from other runs until its packages are there."""
+    numbers = place / _NUMBERS
+    taken = numbers / flavour / _TAKEN
+    # Of two runs for one flavour the second waits here. Those of two flavours do not: a build may
+    # take hours.
+    with lock(numbers / flavour, f"the numbers of {flavour}"):
+        with lock(numbers, "the numbers"):
+            # A run that was killed has left it.
+            taken.unlink(missing_ok=True)
+            number = number or next_number(place)
+            taken.write_text(str(number))
+        try:
+            yield number
+        finally:
+            with lock(numbers, "the numbers"):
+                taken.unlink(missing_ok=True)
 
 
 def make(
@@ -109,7 +139,7 @@ def make(
     Args:
         space: the repository.
         flavour: a build of builds.toml.
-        number: which build of it this is; by default the next one.
+        number: which build of it this is; by default one more than the highest of all flavours.
         for_tests: take also a build that has what only tests take.
         target: where the packages go; by default to the folder of finished packages, of which
             `pagewright repo` makes what servers install.
@@ -143,13 +173,12 @@ def make(
             f"these packages are of linux {version}, which is known good, and apt has {newer}: "
             f"{source.VARIABLE}={source.NEWEST} takes that"
         )
-    # Of two runs for one flavour the second waits here, and its number follows that of the first.
-    with lock(place / ".numbers" / flavour, f"the numbers of {flavour}"):
+    with _take_number(place, flavour, number) as taken:
         # Before the build, which may take an hour: what is committed meanwhile is not in it.
         release = Release(
             flavour,
             version,
-            number or next_number(place, flavour),
+            taken,
             commit(space),
             last_commit(space)[1],
         )
