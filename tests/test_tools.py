@@ -1361,6 +1361,18 @@ def test_hvo_whose_setting_cannot_be_read(tree, status, words, saved, config, st
         assert "/proc/sys/vm/hugetlb_optimize_vmemmap" in hvo["why"]
 
 
+@pytest.mark.parametrize("version", [{}, UNCOUNTED], ids=["counted", "uncounted"])
+def test_cpus_whose_features_cannot_be_read_are_not_said_to_lack_lse(tree, status, version):
+    root = tree("all-on", {"/proc/cpuinfo": None} | version)
+    found = by_name(status(root))["percpu-local"]
+    assert (found["state"], found["mode"], found["certain"]) == ("on", "", True)
+    table = "Each CPU has a kernel page table of its own"
+    assert re.match(f"{table}, which replaces about 20 |{re.escape(table)}\\.$", found["why"])
+    assert "LSE" not in found["why"]
+    assert "load-exclusive" not in found["why"]
+    assert "atomic instruction" not in found["why"]
+
+
 def test_a_kernel_without_a_preemption_count_is_said_to_gain_little(tree, status):
     value = status(tree("all-on", UNCOUNTED))
     assert value["machine"]["preemption"] == {
