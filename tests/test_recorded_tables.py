@@ -660,6 +660,18 @@ def memory_of_600_pages() -> tuple[float, ...]:
     return grown["pause"], grown["seamless"], grown["base"], *saved
 
 
+@said("tools/pagewright", "The workloads measured for it took", "in the kernel.")
+def least_and_most_of_all_workloads() -> tuple[float, ...]:
+    groups = [f"instructions of the kernel, {cpus} CPUs" for cpus in (4, 8)]
+    found = [
+        change(runs("percpu-local", group, name), "patched", "without")[0]
+        for group in groups
+        for name in WORKLOADS.values()
+    ]
+    # What is said to be fewer is no negative number.
+    return -max(found), -min(found)
+
+
 @said(HVO, "The longest pause is", "ms")
 def longest_of_600_pages() -> tuple[float, ...]:
     return (means("hugetlb-vmemmap", "longest pause so far", STEPS[-1])["pause"] / 1000,)
