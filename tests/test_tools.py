@@ -339,7 +339,16 @@ def test_status_of_a_kernel_without_the_features(tree, status, call):
     code, output = call(root, "status")
     assert code == 4
     assert "The running kernel, 6.12.117, was built without them." in output
-    assert "Boot a kernel that has them;" in output
+    assert "Boot a kernel that has them.\n" in output
+    # A program of Debian's. Others have none, whatever the machine has that this runs on.
+    assert "linux-version" not in output
+    program = root / "usr/bin/linux-version"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    words = "Boot a kernel that has them; `linux-version list` shows those that are installed."
+    assert words in " ".join(call(root, "status")[1].split())
+    [change] = by_name(status(root))["linear-map"]["changes"]
+    assert change == words.replace("has them", "has it")
 
 
 def test_status_of_another_kernel_that_says_how_it_maps_memory(tree, status):
