@@ -28,7 +28,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -644,6 +643,10 @@ def test_a_feature_that_the_command_line_turns_off(tree, status, name, with_log)
         ("100", "kfence.sample_interval=0", True),
         # The kernel ignores what is no number.
         ("0", "kfence.sample_interval=", True),
+        ("100", "kfence.sample_interval=0 kfence.sample_interval=x", True),
+        ("100", "kfence.sample_interval=0x0", True),
+        ("0", "kfence.sample_interval=0x64", False),
+        ("0", "kfence.sample_interval=08", True),
         (None, "kfence.sample_interval=0", False),
     ],
 )
@@ -691,6 +694,8 @@ def test_pauses_of_the_linear_map_are_known_without_the_log(tree, status, call):
         # The kernel warns of such a value, and ignores it.
         (True, "rodata=nonsense", True),
         (False, "rodata=nonsense", False),
+        (True, "rodata=off rodata=nonsense", False),
+        (False, "rodata=full rodata", True),
     ],
 )
 def test_the_configuration_says_what_the_default_of_rodata_is(
@@ -718,7 +723,7 @@ def test_the_configuration_says_what_the_default_of_rodata_is(
     advised = advice(call, make("unpatched"))["linear-map"]
     assert bool(advised["bytes"]) == full
     if not full:
-        named = parameter if parameter == "rodata=off" else symbol
+        named = "rodata=off" if "rodata=off" in parameter else symbol
         assert named in linear_map["why"]
         assert named in advised["words"]
 
@@ -1064,12 +1069,10 @@ def test_a_reason_for_the_linear_map_is_told_whole_with_what_to_do(tree, status,
         ("isolcpus nohz_full", False),
     ],
 )
-def test_cpus_are_isolated_by_what_the_kernel_takes_for_that(words, isolated):
+def test_cpus_are_isolated_by_what_the_kernel_takes_for_that(tree, words, isolated):
     """linear-map's note_isolcpus() is called for each of these, without a value for the last."""
-    values = tool.Machine.values
-    machine = SimpleNamespace(config={}, parameters=words.split())
-    machine.values = lambda *words, **named: values(machine, *words, **named)
-    assert tool._left_alone(machine) == (ISOLATED if isolated else "")
+    machine = tool.read_machine(tool.Files(tree("cortex-a76", cmdline(words))))
+    assert tool._left_alone(replace(machine, config={})) == (ISOLATED if isolated else "")
 
 
 def test_each_reason_of_the_kernel_is_among_those():
@@ -1414,6 +1417,137 @@ def test_the_preemption_model_is_the_configurations_where_the_version_does_not_t
     }
     found = status(without_log(tree("unpatched", changes)))["machine"]["preemption"]
     assert found == {"model": model, "dynamic": dynamic, "counted": True}
+
+
+@pytest.mark.parametrize(
+    ("release", "parameters", "symbol", "model"),
+    [
+        ("6.12.117", "preempt=none", "PREEMPT", "none"),
+        ("6.12.117", "preempt=none preempt=voluntary", "PREEMPT", "voluntary"),
+        ("6.12.117", "preempt=lazy", "PREEMPT", "full"),
+        ("6.12.117", "preempt=bogus", "PREEMPT_VOLUNTARY", "voluntary"),
+        ("6.12.117", "preempt=none preempt=bogus", "PREEMPT", "none"),
+        ("6.12.117", "preempt=none preempt= preempt", "PREEMPT", "none"),
+        ("6.13.1", "preempt=lazy", "PREEMPT", "lazy"),
+    ],
+)
+def test_a_preemption_model_that_the_kernel_does_not_know_is_none(
+    tree, status, release, parameters, symbol, model
+):
+    """Where debugfs and the log cannot be read, which takes root as a rule."""
+    changes = cmdline(parameters) | {
+        "/proc/sys/kernel/osrelease": f"{release}\n",
+        "/boot/config-6.12.117": None,
+        f"/boot/config-{release}": f"CONFIG_{symbol}=y\nCONFIG_PREEMPT_DYNAMIC=y\n",
+    }
+    found = status(without_log(tree("unpatched", changes)))["machine"]["preemption"]
+    assert found == {"model": model, "dynamic": True, "counted": True}
+
+
+@pytest.mark.parametrize("parameter", ["preempt=lazy", "preempt=voluntary"])
+def test_the_kernel_says_which_preemption_model_it_has(tree, status, parameter):
+    """A parameter may have been refused, and debugfs may have changed the model since."""
+    wrong = "Dynamic Preempt: unsupported mode: lazy"
+    changes = cmdline(parameter) | logged("Dynamic Preempt: ", "Dynamic Preempt: none")
+    root = tree("all-on", changes)
+    with (root / "dev/kmsg").open("a") as log:
+        log.write(f"4,500,999,-;{wrong}\n")
+    assert status(root)["machine"]["preemption"]["model"] == "none"
+    file = root / "sys/kernel/debug/sched/preempt"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("none (voluntary) full \n")
+    assert status(root)["machine"]["preemption"]["model"] == "voluntary"
+
+
+def test_the_kernel_says_the_preemption_model_in_these_words():
+    code = (source.ensure(SPACE).path / "kernel/sched/core.c").read_text()
+    known = re.search(r"^int sched_dynamic_mode\(.*?^}", code, re.MULTILINE | re.DOTALL)
+    assert known
+    assert set(re.findall(r'!strcmp\(str, "(\w+)"\)', known[0])) == set(tool._MODELS)
+    said = re.findall(r'pr_info\("(Dynamic Preempt: .*)\\n"\)', code)
+    assert {tool._SAID_MODEL.match(line)[1] for line in said} == set(tool._MODELS)
+    assert not tool._SAID_MODEL.match("Dynamic Preempt: unsupported mode: full")
+    assert 'pr_warn("Dynamic Preempt: unsupported mode: %s\\n", str);' in code
+
+
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        ("arm64.atomic_write_fault=0 arm64.atomic_write_fault=x", False),
+        ("arm64.atomic_write_fault=0 arm64.atomic_write_fault", False),
+        ("arm64.atomic_write_fault=0 arm64.atomic_write_fault=", False),
+        ("arm64.atomic_write_fault=0 arm64.atomic-write-fault=1", True),
+        ("arm64.atomic_write_fault=x", True),
+    ],
+)
+def test_a_switch_that_the_kernel_does_not_understand_is_ignored(tree, status, words, on):
+    found = by_name(status(without_log(tree("all-on", cmdline(words)))))
+    assert found["atomic-write-fault"]["state"] == ("on" if on else "off")
+
+
+@pytest.mark.parametrize(
+    ("words", "on"),
+    [
+        # The only one of these switches that is on where nothing stands behind it.
+        ("hugetlb_free_vmemmap", True),
+        ("hugetlb_free_vmemmap=off hugetlb_free_vmemmap", True),
+        ("hugetlb_free_vmemmap=on hugetlb_free_vmemmap=", True),
+        ("hugetlb_free_vmemmap=off hugetlb_free_vmemmap=x", False),
+    ],
+)
+def test_a_switch_of_hugetlb_pages_is_read_as_the_kernel_does(tree, status, words, on):
+    changes = cmdline(words) | {
+        "/proc/sys/vm/hugetlb_optimize_vmemmap": None,
+        "/sys/kernel/mm/hugetlb_vmemmap/bytes_saved": "0\n",
+        "/boot/config-6.12.117": "CONFIG_HUGETLB_PAGE=y\n",
+    }
+    found = by_name(status(tree("all-on", changes)))["hugetlb-vmemmap"]
+    assert found["state"] == ("on" if on else "off")
+
+
+def test_a_parameter_that_takes_no_value_has_none(tree, call):
+    """The kernel looks for the word alone."""
+    for word, needed in (("arm64.nobbml2", True), ("arm64.nobbml2=1", False)):
+        root = tree("unpatched", cmdline(word))
+        for number in range(2):
+            name = f"sys/devices/system/cpu/cpu{number}/regs/identification/midr_el1"
+            (root / name).write_text(f"{AMPERE_1A}\n")
+        assert ("linear-map" in advice(call, root)["cpu-pause"]["words"]) == needed
+
+
+@pytest.mark.parametrize(
+    ("config", "counted"),
+    [
+        (None, None),
+        ("CONFIG_PREEMPT_VOLUNTARY=y\n", False),
+        # As one that looks for sleeping in atomic context has it.
+        ("CONFIG_PREEMPT_VOLUNTARY=y\nCONFIG_PREEMPT_COUNT=y\n", True),
+    ],
+)
+def test_without_a_configuration_no_kernel_is_said_to_be_without_a_count(
+    tree, status, call, config, counted
+):
+    """The version of one with PREEMPT_NONE or PREEMPT_VOLUNTARY does not tell."""
+    changes = UNCOUNTED | {"/boot/config-6.12.117": config}
+    root = tree("all-on", changes)
+    value = status(root)
+    assert value["machine"]["preemption"]["counted"] is counted
+    found, advised = by_name(value)["percpu-local"], advice(call, root)["percpu-local"]
+    unknown = "Whether this kernel counts preemption"
+    assert [unknown in words for words in (found["why"], advised["words"])] == [counted is None] * 2
+    assert (advised["gain"] == "unknown") == (counted is None)
+    assert bool(found["changes"]) == (counted is False)
+    said = call(root, "status")[1]
+    assert "not counted" not in said or counted is False
+    assert ("it is unknown whether that is counted" in said) == (counted is None)
+
+
+def test_a_real_time_kernel_is_known_without_its_configuration(tree, call):
+    """It pauses no CPUs unless that is asked for."""
+    version = "Linux version 6.12.117 (a@b) #1 SMP PREEMPT_RT Debian 6.12.117-1\n"
+    changes: dict[str, str | None] = {"/proc/version": version, "/boot/config-6.12.117": None}
+    words = advice(call, tree("cortex-a76", changes))["linear-map"]["words"]
+    assert f"As {REAL_TIME}, that takes the boot parameter arm64.linear_map=pause." in words
 
 
 @pytest.mark.parametrize(("byte", "words"), [(1, "Secure Boot on"), (0, "Secure Boot off")])
@@ -2470,6 +2604,26 @@ def test_advise_knows_what_newer_kernels_do_by_themselves(tree, call, release, m
     assert ("RODATA_FULL" in found["words"]) == (not newer and rodata not in ("on", "off", "full"))
     if newer and not full:
         assert f"booted with rodata={rodata}" in found["words"]
+
+
+@pytest.mark.parametrize(
+    ("release", "rodata", "why"),
+    [
+        # rodata=noalias is unknown to the one kernel, and rodata=full to the other.
+        ("6.12.117", "on rodata=noalias", "booted with rodata=on"),
+        (NEWER, "noalias rodata=full", "booted with rodata=noalias"),
+        (NEWER, "off rodata=x", "booted with rodata=off"),
+    ],
+)
+def test_a_value_of_rodata_that_the_kernel_does_not_know_is_ignored(
+    tree, call, release, rodata, why
+):
+    changes = cmdline(f"rodata={rodata}") | {
+        "/proc/sys/kernel/osrelease": f"{release}\n",
+        "/boot/config-6.12.117": None,
+        f"/boot/config-{release}": NEWER_CONFIG,
+    }
+    assert why in advice(call, tree("unpatched", changes))["linear-map"]["words"]
 
 
 @pytest.mark.parametrize("mode", [None, "seamless", "pause"])
