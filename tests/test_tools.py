@@ -1593,6 +1593,10 @@ def test_without_permission_it_says_what_it_could_not_read(unprivileged, call):
     assert all(found[name]["certain"] for name in IN_FILES)
     assert "of a model that can change the size" in found["linear-map"]["why"]
     assert found["percpu-local"]["figures"]["page_tables"] == 4 * 28 << 10
+    inferred = "That is inferred, because the kernel's log cannot be read."
+    for name, feature in found.items():
+        assert (inferred in feature["why"]) != feature["certain"], name
+    assert not found["cpu-pause"]["certain"]
     code, output = call(unprivileged, "status")
     assert code == 0
     assert "/dev/kmsg cannot be read: it takes root." in output
