@@ -1116,7 +1116,7 @@ void cpu_pause_started_cpu(unsigned int cpu)
 bool cpu_pause_knows_all_cpus(void)
 {
 	/* end_turn() would enable interrupts. */
-	if (!cpumask_empty(&left_cpus) && !irqs_disabled() && take_turn()) {
+	if (!all_cpus_are_known() && !irqs_disabled() && take_turn()) {
 		lock_map_acquire_try(&pause_map);
 		find_all_cpus();
 		lock_map_release(&pause_map);
