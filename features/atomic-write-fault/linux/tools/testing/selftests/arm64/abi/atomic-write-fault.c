@@ -580,7 +580,7 @@ struct uffd {
 	int stop[2];
 	char *area;		/* untouched anonymous memory, if there is none at the start */
 	bool zeropage;
-	bool in_cache;
+	bool in_cache;		/* what is missing is in the page cache */
 	bool write_protect;
 	int events;
 	unsigned long flags;	/* of the last event */
@@ -670,8 +670,8 @@ static void uffd_stop(struct uffd *uffd)
 }
 
 /*
- * Check that there was one event, with that flag or none. Whether the flags say that it was a
- * write as well is known of some accesses only: "written" of those that have to be writes.
+ * Check that one event came, with that flag or with none. If "written" is set, its flags have
+ * to say that it was a write, too; of other atomics they may say so or not.
  */
 static void check_uffd_event(struct __test_metadata *_metadata, const struct access *a,
 			     const struct uffd *uffd, unsigned long flag, bool written)
@@ -801,8 +801,8 @@ static void check_file(struct __test_metadata *_metadata, const struct access *a
 		CHECK_EQ(a, 0, memcmp(content, was, sizeof(content)));
 }
 
-/* Is an access to a file in memory, mapped like that, a write to userfaultfd? */
-static bool written_to_file(const struct access *a, int sharing)
+/* Does this kernel promise to treat an access to a file in memory, mapped like that, as a write? */
+static bool promoted_in_file(const struct access *a, int sharing)
 {
 	return sharing == MAP_SHARED ? promoted_in_shared_memory(a) : promoted_but_exclusive(a);
 }
@@ -821,7 +821,7 @@ static void check_uffd_missing_in_file(struct __test_metadata *_metadata, int sh
 		a->run(uffd.area);
 		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
 		check_file(_metadata, a, fd, sharing, zeroes);
-		check_uffd_event(_metadata, a, &uffd, 0, written_to_file(a, sharing));
+		check_uffd_event(_metadata, a, &uffd, 0, promoted_in_file(a, sharing));
 		uffd_stop(&uffd);
 		close(fd);
 	}
@@ -856,7 +856,7 @@ static void check_uffd_minor(struct __test_metadata *_metadata, int sharing)
 		CHECK_TRUE(a, holds_result(a, uffd.area, initial));
 		check_file(_metadata, a, fd, sharing, initial);
 		check_uffd_event(_metadata, a, &uffd, UFFD_PAGEFAULT_FLAG_MINOR,
-				 written_to_file(a, sharing));
+				 promoted_in_file(a, sharing));
 		copied = sharing == MAP_PRIVATE && access_writes(a);
 		CHECK_EQ(a, copied ? (long)page_size() / 1024 : 0,
 			 smaps_kib(uffd.area, page_size(), "Anonymous"));
@@ -875,11 +875,15 @@ TEST(userfaultfd_minor_fault_of_private_file_in_memory_is_one_event)
 	check_uffd_minor(_metadata, MAP_PRIVATE);
 }
 
-/* The file has the page, which is protected in the mapping, that has it or not. */
+/*
+ * The file has the page. The mapping has it, too, or has not, and protects it. What is handled
+ * as a write there makes no event if no store follows, but the counter tells.
+ */
 static void check_uffd_protected_file(struct __test_metadata *_metadata, int sharing,
 				      bool mapped)
 {
 	const unsigned long wp_write = UFFD_PAGEFAULT_FLAG_WP | UFFD_PAGEFAULT_FLAG_WRITE;
+	static struct vmstat first, last;
 	unsigned char initial[16];
 	const struct access *a;
 
@@ -895,7 +899,12 @@ static void check_uffd_protected_file(struct __test_metadata *_metadata, int sha
 		if (mapped)
 			access_find("load")->run(uffd.area);
 		ASSERT_EQ(0, uffd_protect(&uffd));
+		vmstat_read(&first);
 		a->run(uffd.area);
+		vmstat_read(&last);
+		if (a->class == ACCESS_EXCLUSIVE_LOAD &&
+		    vmstat_get(&last, "exclusive_write_fault") != VMSTAT_ABSENT)
+			CHECK_EQ(a, 0, vmstat_delta(&first, &last, "exclusive_write_fault"));
 		CHECK_TRUE(a, holds_result(a, uffd.area, initial));
 		check_file(_metadata, a, fd, sharing, initial);
 		CHECK_EQ(a, access_writes(a) ? 1 : 0, uffd.events);
