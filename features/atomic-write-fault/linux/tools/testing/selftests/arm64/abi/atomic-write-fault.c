@@ -26,6 +26,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -50,6 +51,10 @@
 #endif
 #ifndef UFFD_FEATURE_WP_UNPOPULATED
 #define UFFD_FEATURE_WP_UNPOPULATED	(1 << 13)
+#endif
+
+#ifndef __NR_memfd_secret
+#define __NR_memfd_secret	447
 #endif
 
 #define RW	(PROT_READ | PROT_WRITE)
@@ -185,6 +190,38 @@ static long faults_of(const struct access *a, void *p)
 	before = thread_faults();
 	a->run(p);
 	return thread_faults() - before;
+}
+
+/*
+ * Does a read of shared memory whose writes nobody is told of map it so that a write then
+ * takes no fault? It does where the hardware sets the dirty state of entries.
+ */
+static bool read_maps_writable(void)
+{
+	long faults;
+	void *p;
+
+	p = mmap(NULL, page_size(), RW, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED) {
+		perror("mmap");
+		abort();
+	}
+	access_find("load")->run(p);
+	faults = faults_of(access_find("store"), p);
+	unmap_pages(p, 1);
+	return !faults;
+}
+
+/* Does this kernel promise to treat the access as a write in such memory? */
+static bool promoted_in_shared_memory(const struct access *a)
+{
+	return promoted_but_exclusive(a) && (a->class == ACCESS_STORE || !read_maps_writable());
+}
+
+/* Does it promise one fault for the access there? */
+static bool one_fault_in_shared_memory(const struct access *a)
+{
+	return promoted_but_exclusive(a) || !access_writes(a) || read_maps_writable();
 }
 
 /* Is the memory at p what the access makes of 16 bytes that were "was"? */
@@ -541,8 +578,9 @@ struct uffd {
 	pthread_t thread;
 	int fd;
 	int stop[2];
-	char *area;
+	char *area;		/* untouched anonymous memory, if there is none at the start */
 	bool zeropage;
+	bool in_cache;		/* what is missing is in the page cache */
 	bool write_protect;
 	int events;
 	unsigned long flags;	/* of the last event */
@@ -561,11 +599,16 @@ static void uffd_resolve(struct uffd *uffd, unsigned long address)
 	struct uffdio_copy copy = {
 		.dst = address, .src = (unsigned long)content, .len = page_size()
 	};
+	struct uffdio_continue map = {
+		.range = { .start = address, .len = page_size() }
+	};
 
 	if (uffd->write_protect)
 		ioctl(uffd->fd, UFFDIO_WRITEPROTECT, &wp);
 	else if (uffd->zeropage)
 		ioctl(uffd->fd, UFFDIO_ZEROPAGE, &zero);
+	else if (uffd->in_cache)
+		ioctl(uffd->fd, UFFDIO_CONTINUE, &map);
 	else
 		ioctl(uffd->fd, UFFDIO_COPY, &copy);
 }
@@ -601,7 +644,8 @@ static bool uffd_start(struct uffd *uffd, unsigned long mode, unsigned long feat
 	uffd->fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
 	if (uffd->fd < 0)
 		return false;
-	uffd->area = map_pages(1, RW);
+	if (!uffd->area)
+		uffd->area = map_pages(1, RW);
 	registration = (struct uffdio_register) {
 		.range = { .start = (unsigned long)uffd->area, .len = page_size() },
 		.mode = mode,
@@ -625,6 +669,23 @@ static void uffd_stop(struct uffd *uffd)
 	unmap_pages(uffd->area, 1);
 }
 
+/*
+ * Check that one event came, with that flag or with none. If "written" is set, its flags have
+ * to say that it was a write, too; of other atomics they may say so or not.
+ */
+static void check_uffd_event(struct __test_metadata *_metadata, const struct access *a,
+			     const struct uffd *uffd, unsigned long flag, bool written)
+{
+	CHECK_EQ(a, 1, uffd->events);
+	CHECK_EQ(a, flag, uffd->flags & ~UFFD_PAGEFAULT_FLAG_WRITE);
+	/* A load-exclusive may be followed by no store: it stays a read. */
+	if (written)
+		CHECK_TRUE(a, uffd->flags & UFFD_PAGEFAULT_FLAG_WRITE);
+	else if (!access_writes(a) || a->class == ACCESS_EXCLUSIVE)
+		CHECK_FALSE(a, uffd->flags & UFFD_PAGEFAULT_FLAG_WRITE);
+	CHECK_EQ(a, (unsigned long)uffd->area, uffd->address);
+}
+
 static void check_uffd_missing(struct __test_metadata *_metadata, bool zeropage)
 {
 	const struct access *a;
@@ -636,13 +697,7 @@ static void check_uffd_missing(struct __test_metadata *_metadata, bool zeropage)
 			SKIP(return, "no userfaultfd");
 		a->run(uffd.area);
 		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
-		CHECK_EQ(a, 1, uffd.events);
-		/* A load-exclusive may be followed by no store: it stays a read. */
-		if (promoted_but_exclusive(a))
-			CHECK_TRUE(a, uffd.flags & UFFD_PAGEFAULT_FLAG_WRITE);
-		else if (!access_writes(a) || a->class == ACCESS_EXCLUSIVE)
-			CHECK_FALSE(a, uffd.flags & UFFD_PAGEFAULT_FLAG_WRITE);
-		CHECK_EQ(a, (unsigned long)uffd.area, uffd.address);
+		check_uffd_event(_metadata, a, &uffd, 0, promoted_but_exclusive(a));
 		uffd_stop(&uffd);
 	}
 }
@@ -706,6 +761,172 @@ TEST(userfaultfd_write_protection_of_untouched_page_is_kept)
 		CHECK_EQ(a, access_writes(a) ? 1 : 0, uffd.events);
 		uffd_stop(&uffd);
 	}
+}
+
+/* Create a file in memory, of one page that is a hole. */
+static int memory_file(void)
+{
+	int fd = memfd_create("memory", MFD_CLOEXEC);
+
+	if (fd >= 0 && !ftruncate(fd, page_size()))
+		return fd;
+	perror("memfd_create");
+	abort();
+}
+
+/* Map it untouched, MAP_SHARED or MAP_PRIVATE. */
+static void *map_file(int fd, int sharing)
+{
+	void *p = mmap(NULL, page_size(), RW, sharing, fd, 0);
+
+	if (p != MAP_FAILED)
+		return p;
+	perror("mmap");
+	abort();
+}
+
+/*
+ * Check what became of a page of a file that began with "was": with a shared mapping the
+ * file has what the access made of it, with a private one it is unchanged.
+ */
+static void check_file(struct __test_metadata *_metadata, const struct access *a, int fd,
+		       int sharing, const void *was)
+{
+	unsigned char content[16];
+
+	ASSERT_EQ(sizeof(content), pread(fd, content, sizeof(content), 0));
+	if (sharing == MAP_SHARED)
+		CHECK_TRUE(a, holds_result(a, content, was));
+	else
+		CHECK_EQ(a, 0, memcmp(content, was, sizeof(content)));
+}
+
+/* Does this kernel promise to treat an access to a file in memory, mapped like that, as a write? */
+static bool promoted_in_file(const struct access *a, int sharing)
+{
+	return sharing == MAP_SHARED ? promoted_in_shared_memory(a) : promoted_but_exclusive(a);
+}
+
+/* Neither the mapping nor the file has the page. */
+static void check_uffd_missing_in_file(struct __test_metadata *_metadata, int sharing)
+{
+	const struct access *a;
+
+	for_each_sample(a) {
+		int fd = memory_file();
+		struct uffd uffd = { .area = map_file(fd, sharing) };
+
+		if (!uffd_start(&uffd, UFFDIO_REGISTER_MODE_MISSING, UFFD_FEATURE_MISSING_SHMEM))
+			SKIP(return, "no userfaultfd for files in memory");
+		a->run(uffd.area);
+		CHECK_TRUE(a, holds_result(a, uffd.area, zeroes));
+		check_file(_metadata, a, fd, sharing, zeroes);
+		check_uffd_event(_metadata, a, &uffd, 0, promoted_in_file(a, sharing));
+		uffd_stop(&uffd);
+		close(fd);
+	}
+}
+
+TEST(userfaultfd_missing_page_of_shared_memory_is_one_event)
+{
+	check_uffd_missing_in_file(_metadata, MAP_SHARED);
+}
+
+TEST(userfaultfd_missing_page_of_private_file_in_memory_is_one_event)
+{
+	check_uffd_missing_in_file(_metadata, MAP_PRIVATE);
+}
+
+/* The file has the page, the mapping has not. */
+static void check_uffd_minor(struct __test_metadata *_metadata, int sharing)
+{
+	unsigned char initial[16];
+	const struct access *a;
+	bool copied;
+
+	for_each_sample(a) {
+		int fd = memory_file();
+		struct uffd uffd = { .area = map_file(fd, sharing), .in_cache = true };
+
+		if (!uffd_start(&uffd, UFFDIO_REGISTER_MODE_MINOR, UFFD_FEATURE_MINOR_SHMEM))
+			SKIP(return, "no minor faults of userfaultfd");
+		access_initial(a, initial);
+		ASSERT_EQ(sizeof(initial), pwrite(fd, initial, sizeof(initial), 0));
+		a->run(uffd.area);
+		CHECK_TRUE(a, holds_result(a, uffd.area, initial));
+		check_file(_metadata, a, fd, sharing, initial);
+		check_uffd_event(_metadata, a, &uffd, UFFD_PAGEFAULT_FLAG_MINOR,
+				 promoted_in_file(a, sharing));
+		copied = sharing == MAP_PRIVATE && access_writes(a);
+		CHECK_EQ(a, copied ? (long)page_size() / 1024 : 0,
+			 smaps_kib(uffd.area, page_size(), "Anonymous"));
+		uffd_stop(&uffd);
+		close(fd);
+	}
+}
+
+TEST(userfaultfd_minor_fault_of_shared_memory_is_one_event)
+{
+	check_uffd_minor(_metadata, MAP_SHARED);
+}
+
+TEST(userfaultfd_minor_fault_of_private_file_in_memory_is_one_event)
+{
+	check_uffd_minor(_metadata, MAP_PRIVATE);
+}
+
+/*
+ * The file has the page. The mapping has it, too, or has not, and protects it. What is handled
+ * as a write there makes no event if no store follows, but the counter tells.
+ */
+static void check_uffd_protected_file(struct __test_metadata *_metadata, int sharing,
+				      bool mapped)
+{
+	const unsigned long wp_write = UFFD_PAGEFAULT_FLAG_WP | UFFD_PAGEFAULT_FLAG_WRITE;
+	static struct vmstat first, last;
+	unsigned char initial[16];
+	const struct access *a;
+
+	for_each_sample(a) {
+		int fd = memory_file();
+		struct uffd uffd = { .area = map_file(fd, sharing), .write_protect = true };
+
+		if (!uffd_start(&uffd, UFFDIO_REGISTER_MODE_WP,
+				UFFD_FEATURE_PAGEFAULT_FLAG_WP | UFFD_FEATURE_WP_HUGETLBFS_SHMEM))
+			SKIP(return, "no userfaultfd write protection of files in memory");
+		access_initial(a, initial);
+		ASSERT_EQ(sizeof(initial), pwrite(fd, initial, sizeof(initial), 0));
+		if (mapped)
+			access_find("load")->run(uffd.area);
+		ASSERT_EQ(0, uffd_protect(&uffd));
+		vmstat_read(&first);
+		a->run(uffd.area);
+		vmstat_read(&last);
+		if (a->class == ACCESS_EXCLUSIVE_LOAD &&
+		    vmstat_get(&last, "exclusive_write_fault") != VMSTAT_ABSENT)
+			CHECK_EQ(a, 0, vmstat_delta(&first, &last, "exclusive_write_fault"));
+		CHECK_TRUE(a, holds_result(a, uffd.area, initial));
+		check_file(_metadata, a, fd, sharing, initial);
+		CHECK_EQ(a, access_writes(a) ? 1 : 0, uffd.events);
+		CHECK_EQ(a, access_writes(a) ? wp_write : 0, uffd.flags);
+		uffd_stop(&uffd);
+		close(fd);
+	}
+}
+
+TEST(userfaultfd_write_protection_of_shared_memory_is_one_event)
+{
+	check_uffd_protected_file(_metadata, MAP_SHARED, true);
+}
+
+TEST(userfaultfd_write_protection_of_unmapped_shared_memory_is_kept)
+{
+	check_uffd_protected_file(_metadata, MAP_SHARED, false);
+}
+
+TEST(userfaultfd_write_protection_of_unmapped_private_file_is_kept)
+{
+	check_uffd_protected_file(_metadata, MAP_PRIVATE, false);
 }
 
 /* Open a file of one page in /var/tmp. */
@@ -810,6 +1031,30 @@ TEST(shared_memory_hole_is_dirtied_by_writes_only)
 		CHECK_EQ(a, access_writes(a) ? (long)page_size() / 1024 : 0, dirty_kib(p));
 		ASSERT_EQ(sizeof(content), pread(fd, content, sizeof(content), 0));
 		CHECK_TRUE(a, holds_result(a, content, zeroes));
+		unmap_pages(p, 1);
+		close(fd);
+	}
+}
+
+/* Memory that the kernel takes out of its linear map; a mapping of it is always shared. */
+TEST(secret_memory_is_populated_by_one_access)
+{
+	const struct access *a;
+	long faults;
+	char *p;
+	int fd;
+
+	for_each_sample(a) {
+		fd = syscall(__NR_memfd_secret, O_CLOEXEC);
+		if (fd < 0)
+			SKIP(return, "no secret memory");
+		ASSERT_EQ(0, ftruncate(fd, page_size()));
+		p = map_file(fd, MAP_SHARED);
+		faults = faults_of(a, p + 0x7f0);
+		CHECK_TRUE(a, holds_result(a, p + 0x7f0, zeroes));
+		CHECK_LE(a, 1, faults);
+		CHECK_LE(a, faults, one_fault_in_shared_memory(a) ? 1 : 2);
+		CHECK_EQ(a, access_writes(a) ? (long)page_size() / 1024 : 0, dirty_kib(p));
 		unmap_pages(p, 1);
 		close(fd);
 	}
@@ -1188,6 +1433,59 @@ TEST(one_access_makes_a_huge_page)
 			CHECK_EQ(a, 0, huge);
 		}
 	}
+}
+
+/* Create a file in a tmpfs of its own, where pages are huge if they can be; -1 without that. */
+static int huge_file(void)
+{
+	char directory[] = "/var/tmp/atomic-write-fault.XXXXXX";
+	int fd = -1;
+
+	if (!mkdtemp(directory))
+		return -1;
+	if (!mount("tmpfs", directory, "tmpfs", 0, "huge=always")) {
+		fd = open(directory, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+		/* It stays until the file is closed. */
+		umount2(directory, MNT_DETACH);
+	}
+	rmdir(directory);
+	return fd;
+}
+
+/* In shared memory a read makes a huge page, too; what was written to is dirty. */
+TEST(one_access_makes_a_huge_page_of_shared_memory)
+{
+	size_t size = thp_size();
+	const struct access *a;
+	long faults, huge, dirty;
+	char *area, *p;
+	int fd;
+
+	if (!size || size > (64UL << 20))
+		SKIP(return, "no huge pages of a usable size");
+	fd = huge_file();
+	if (fd < 0)
+		SKIP(return, "no tmpfs with huge pages can be mounted");
+	area = mmap(NULL, 2 * size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, (void *)area);
+	p = (char *)(((unsigned long)area + size - 1) & ~(size - 1));
+	ASSERT_EQ(p, (char *)mmap(p, size, RW, MAP_SHARED | MAP_FIXED, fd, 0));
+	for_each_sample(a) {
+		ASSERT_EQ(0, ftruncate(fd, 0));
+		ASSERT_EQ(0, ftruncate(fd, size));
+		faults = faults_of(a, p + page_size());
+		huge = smaps_kib(p, size, "ShmemPmdMapped");
+		dirty = smaps_kib(p, size, "Private_Dirty");
+		CHECK_TRUE(a, holds_result(a, p + page_size(), zeroes));
+		if (a->class == ACCESS_STORE && !huge)
+			SKIP(return, "no huge page is free");
+		CHECK_EQ(a, (long)size / 1024, huge);
+		CHECK_LE(a, 1, faults);
+		CHECK_LE(a, faults, one_fault_in_shared_memory(a) ? 1 : 2);
+		CHECK_EQ(a, access_writes(a) ? (long)size / 1024 : 0, dirty);
+	}
+	close(fd);
+	munmap(area, 2 * size);
 }
 
 /* The faulting address lies below the mapping, which must grow first. */
