@@ -574,7 +574,7 @@ def code_that_cannot_be_read() -> tuple[float, ...]:
     return on, off, hidden, (hidden / off - 1) * 100
 
 
-@said("README.md", "Of the 696 KiB", "are page tables")
+@said("README.md", "Of the 828 KiB", "are page tables")
 def page_tables_alone() -> tuple[float, ...]:
     total = means("linear-map", BOOT, "MemTotal")
     others = total["base"] - total["pages"]
