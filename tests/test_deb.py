@@ -148,14 +148,28 @@ def debian(space, tmp_path, monkeypatch):
     boot.mkdir(parents=True)
     (boot / "vmlinuz").write_bytes(OURS)
     (boot / "config").write_text("CONFIG_WIREGUARD=m\n")
-    deb._write_debian(space, recipes.recipe(SPACE, "cloud-arm64"), RELEASE, tmp_path / "work")
+    write_debian(space, RELEASE, tmp_path / "work")
     return tmp_path / "work" / "debian"
+
+
+def write_debian(space, release, work):
+    deb._write_debian(space, recipes.recipe(SPACE, "cloud-arm64"), release, work)
 
 
 def fields_of(paragraph):
     """Return the fields of a paragraph of a control file, without what continues a line."""
     lines = [line for line in paragraph.splitlines() if not line.startswith(("#", " "))]
     return dict(line.split(": ", 1) for line in lines)
+
+
+def test_what_a_package_is_fits_into_a_line_for_the_longest_name(debian, space, tmp_path):
+    """Lintian warns of more than 79 characters, and the packages that it is tried on are others."""
+    shutil.rmtree(debian)
+    write_debian(space, dataclasses.replace(RELEASE, flavour=LONG, number=9), tmp_path / "work")
+    paragraphs = (debian / "control").read_text().split("\n\n")[1:]
+    said = [fields_of(paragraph)["Description"] for paragraph in paragraphs]
+    assert len(set(said)) == len(said) == 4
+    assert max(map(len, said)) <= 79
 
 
 def test_control_names_all_packages_after_the_release(debian):
