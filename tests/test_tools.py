@@ -236,12 +236,12 @@ def says_of_pauses(root: Path, *lines: str) -> Path:
 
 # As cpu_pause_lost_cpu() and have_no_pauses() of cpu_pause.c say it.
 LOST = "CPU{} may run the kernel, though CPU hotplug has given it up; no CPU can be paused"
-FOUND = "CPU{} has been brought online, and CPUs can be paused again"
 HOW_FOUND = (
     "has been brought online",
     "has gone after all",
     "has been started again, so it had gone",
 )
+FOUND = f"CPU{{}} {HOW_FOUND[0]}, and CPUs can be paused again"
 NO_STATE = "no CPU hotplug state (-28), so no CPU can be paused"
 
 

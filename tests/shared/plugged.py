@@ -9,6 +9,25 @@ from typing import Any
 from pagewright.machine.machine import Machine
 
 
+def options(most: int, at_boot: int = 0) -> dict[str, Any]:
+    """Return fields of MachineOptions for a machine to which memory can be plugged.
+
+    Args:
+        most: how many bytes more it can have.
+        at_boot: how many of them it has before the guest's init runs.
+    """
+    device = f"virtio-mem-pci,id=plugged,memdev=more,requested-size={at_boot},addr=0x1f"
+    return {
+        # Movable, so that all of it can go again.
+        "append": "memhp_default_state=online_movable",
+        "extra_args": (
+            *("-m", "maxmem=16G,slots=2"),
+            *("-object", f"memory-backend-ram,id=more,size={most},reserve=off"),
+            *("-device", device),
+        ),
+    }
+
+
 class PluggedMemory:
     """Memory of a virtio-mem device.
 
@@ -21,17 +40,7 @@ class PluggedMemory:
     # In bytes.
     MOST = 4 << 30
 
-    # Movable, so that all of it can go again.
-    options: Mapping[str, Any] = MappingProxyType(
-        {
-            "append": "memhp_default_state=online_movable",
-            "extra_args": (
-                *("-m", "maxmem=16G,slots=2"),
-                *("-object", "memory-backend-ram,id=more,size=4G,reserve=off"),
-                *("-device", "virtio-mem-pci,id=plugged,memdev=more,addr=0x1f"),
-            ),
-        }
-    )
+    options: Mapping[str, Any] = MappingProxyType(options(MOST))
 
     def resize(self, place: Machine, size: int) -> None:
         """Ask the guest to have so many bytes; it takes them, or gives them back, in time."""
