@@ -589,10 +589,11 @@ def test_what_stands_in_for_a_pause_waits_until_a_cpu_has_left_and_may_be_lost(m
 
 
 @pytest.mark.full
-def test_a_cpu_is_taken_to_be_gone_where_firmware_cannot_say_so(machine):
+@pytest.mark.parametrize("says", [PSCI_NOT_SUPPORTED, PSCI_INVALID_PARAMS])
+def test_a_cpu_is_taken_to_be_gone_where_firmware_does_not_know_the_call_or_it(machine, says):
     """It is not asked for two seconds, and the CPU is not lost, which would forbid pauses."""
     place = machine(smp=3, modules_from=["features/cpu-pause/undead_cpu.c"])
-    place.check(f"insmod /{FOLDER}/undead_cpu.ko says={PSCI_NOT_SUPPORTED}")
+    place.check(f"insmod /{FOLDER}/undead_cpu.ko says={says}")
     place.check("echo 0 >/sys/devices/system/cpu/cpu2/online")
     assert place.read("/sys/kernel/cpu_pause/lost") == [""]
     # QEMU's firmware does say so, and that was replaced; nor was a time-out waited for.

@@ -709,7 +709,13 @@ static unsigned long jiffies_until(u64 ns)
 	return now < ns ? nsecs_to_jiffies(ns - now) + 1 : 0;
 }
 
-static bool all_cpus_are_known(void)
+/**
+ * cpu_pause_knows_all_cpus() - is no CPU in the kernel but those that are online or on their way?
+ *
+ * Context: any. While no CPU can come or go, true stays true.
+ * Return: false if one could be. If it has left it may be gone: see cpu_pause_look_for_cpus().
+ */
+bool cpu_pause_knows_all_cpus(void)
 {
 	return !hotplug_unnoticed && cpumask_empty(&lost_cpus);
 }
@@ -722,18 +728,22 @@ static void found_cpu(unsigned int cpu, const char *how)
 		return;
 	/* Deferred, as in fail_pause(). */
 	printk_deferred(KERN_INFO "cpu_pause: CPU%u %s%s\n", cpu, how,
-			all_cpus_are_known() ? ", and CPUs can be paused again" : "");
+			cpu_pause_knows_all_cpus() ? ", and CPUs can be paused again" : "");
 }
 
-/*
- * Is a CPU gone that has left? If firmware does not know the CPU, the host has taken it away. If
- * firmware does not know the call, nobody can know, and the CPU is taken to be gone, as where there
- * is no such call.
+/**
+ * cpu_pause_error_means_gone() - is a CPU gone that has left, if AFFINITY_INFO fails for it?
+ * @error: what the call has returned
+ *
+ * If firmware does not know the CPU, the host has taken it away. If firmware does not know the
+ * call, nobody can know, and the CPU is taken to be gone, as where there is no such call.
+ *
+ * Context: any.
+ * Return: false for any other error, and if it is none.
  */
-static bool cpu_is_gone(unsigned int cpu)
+bool cpu_pause_error_means_gone(int error)
 {
-	switch (psci_ops.affinity_info(cpu_logical_map(cpu), 0)) {
-	case PSCI_0_2_AFFINITY_LEVEL_OFF:
+	switch (error) {
 	case PSCI_RET_INVALID_PARAMS:
 	case PSCI_RET_NOT_PRESENT:
 	case PSCI_RET_DISABLED:
@@ -742,6 +752,14 @@ static bool cpu_is_gone(unsigned int cpu)
 	default:
 		return false;
 	}
+}
+
+/* Is a CPU gone that has left? */
+static bool cpu_is_gone(unsigned int cpu)
+{
+	int state = psci_ops.affinity_info(cpu_logical_map(cpu), 0);
+
+	return state == PSCI_0_2_AFFINITY_LEVEL_OFF || cpu_pause_error_means_gone(state);
 }
 
 /*
@@ -759,7 +777,7 @@ static bool find_all_cpus(void)
 			found_cpu(cpu, "has gone after all");
 	}
 
-	return all_cpus_are_known();
+	return cpu_pause_knows_all_cpus();
 }
 
 /*
@@ -1107,23 +1125,27 @@ void cpu_pause_started_cpu(unsigned int cpu)
 }
 
 /**
- * cpu_pause_knows_all_cpus() - is no CPU in the kernel but those that are online or on their way?
+ * cpu_pause_look_for_cpus() - ask firmware once more about CPUs that have left
  *
- * Context: any but an NMI. With interrupts enabled, firmware is asked again about CPUs that have
- *	    left, unless somebody else has pause_sem. While no CPU can come or go, true stays true.
- * Return: false if one could be.
+ * For who is about to go on without pauses, or to wait until there are some again: nobody else may
+ * ask for a pause meanwhile, which is when firmware is asked. It is not asked while somebody else
+ * has pause_sem.
+ *
+ * Context: process context, interrupts enabled. Does not sleep.
+ * Return: as cpu_pause_knows_all_cpus().
  */
-bool cpu_pause_knows_all_cpus(void)
+bool cpu_pause_look_for_cpus(void)
 {
-	/* end_turn() would enable interrupts. */
-	if (!all_cpus_are_known() && !irqs_disabled() && take_turn()) {
+	lockdep_assert_irqs_enabled();
+
+	if (!cpu_pause_knows_all_cpus() && take_turn()) {
 		lock_map_acquire_try(&pause_map);
 		find_all_cpus();
 		lock_map_release(&pause_map);
 		end_turn();
 	}
 
-	return all_cpus_are_known();
+	return cpu_pause_knows_all_cpus();
 }
 
 static int __init have_no_pauses(int error)
@@ -1182,7 +1204,7 @@ static ssize_t stat_show(struct kobject *kobj, struct kobj_attribute *attr, char
 static ssize_t lost_show(struct kobject *kobj, struct kobj_attribute *attr, char *buf)
 {
 	/* One that has left may be gone by now. */
-	cpu_pause_knows_all_cpus();
+	cpu_pause_look_for_cpus();
 
 	return sysfs_emit(buf, "%*pbl\n", cpumask_pr_args(&lost_cpus));
 }

@@ -85,12 +85,12 @@ static __always_inline void invalidate(unsigned long start, unsigned long end,
 /**
  * vmemmap_change_is_possible() - is it worth while to try a change?
  *
- * Context: any but an NMI; see cpu_pause_knows_all_cpus().
+ * Context: process context, interrupts enabled. Does not sleep; see cpu_pause_look_for_cpus().
  * Return: false if CPUs are paused for changes, and one is lost, maybe for good.
  */
 bool vmemmap_change_is_possible(void)
 {
-	return !vmemmap_change_pauses() || cpu_pause_knows_all_cpus();
+	return !vmemmap_change_pauses() || cpu_pause_look_for_cpus();
 }
 
 /* What flush_tlb_kernel_range() has as its bound with 4K pages. */

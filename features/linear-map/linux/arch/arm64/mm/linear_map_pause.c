@@ -282,7 +282,7 @@ void linear_map_prepare_pauses(void)
  */
 void __init linear_map_require_all_cpus(void)
 {
-	if (!cpu_pause_knows_all_cpus())
+	if (!cpu_pause_look_for_cpus())
 		panic("linear map: a CPU started too late or is not known to be off, so blocks cannot be changed; arm64.linear_map=pages has no blocks\n");
 }
 

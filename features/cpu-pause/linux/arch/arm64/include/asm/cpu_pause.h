@@ -55,12 +55,14 @@ typedef bool (*cpu_pause_broadcast_t)(irq_hw_number_t hwirq, unsigned int others
 void cpu_pause_set_broadcast(cpu_pause_broadcast_t fn);
 
 bool cpu_pause_knows_all_cpus(void);
+bool cpu_pause_look_for_cpus(void);
 
 /* For what stops CPUs, starts them, and handles exceptions. */
 void cpu_pause_ipi(void);
 void cpu_pause_lost_cpu(unsigned int cpu, bool leaves);
 void cpu_pause_cpu_leaves(bool leaves);
 void cpu_pause_started_cpu(unsigned int cpu);
+bool cpu_pause_error_means_gone(int error);
 bool cpu_pause_abandon(void);
 bool cpu_pause_died(void);
 void smp_send_cpu_pause(const struct cpumask *mask, unsigned int others, bool together);
@@ -71,6 +73,7 @@ static inline void cpu_pause_ipi(void) { }
 static inline void cpu_pause_lost_cpu(unsigned int cpu, bool leaves) { }
 static inline void cpu_pause_cpu_leaves(bool leaves) { }
 static inline void cpu_pause_started_cpu(unsigned int cpu) { }
+static inline bool cpu_pause_error_means_gone(int error) { return false; }
 static inline bool cpu_pause_abandon(void) { return false; }
 static inline bool cpu_pause_died(void) { return false; }
 
