@@ -60,7 +60,7 @@
  *   hugepages.
  * - A CPU that has begun to come may take longer than the one that started it waits. It runs
  *   kernel code from then on, though CPU hotplug has given it up, so there are no more pauses. Nor
- *   are there if one leaves, until firmware says that it is gone or it has come again.
+ *   are there if one leaves, until firmware has started it again or says that it is gone.
  * - When the initiator panics it lets the others go, so that they can be stopped.
  * - What the initiator prints reaches the consoles later. A CPU that has stopped may hold what a
  *   console needs, and the text of a warning is printed before anybody knows that it is a warning.

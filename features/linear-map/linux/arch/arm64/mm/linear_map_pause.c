@@ -110,7 +110,7 @@ static unsigned long pauses_failed;
 
 /*
  * How many blocks were split by their access flag, and how many were to be and were not: nearly
- * all because they were in use, some because a CPU was coming or going and nothing was tried.
+ * all because they were in use, some because a CPU was coming, going or lost and nothing was tried.
  */
 static unsigned long access_flag_splits;
 static unsigned long access_flag_failures;
