@@ -15,6 +15,9 @@ from pexpect import EOF, TIMEOUT  # type: ignore[import-untyped]
 # QEMU connects to its socket at once, or has found fault with its command line.
 START_SECONDS = 20
 
+# A guest that runs takes what is typed at once, if its host is not very busy.
+WRITE_SECONDS = 60
+
 _GATHER_SECONDS = 0.005
 
 # In a session of its own, so that Ctrl-C reaches us alone and we end it; killed
@@ -77,3 +80,21 @@ class EmulatorDriver(QEMUDriver):  # type: ignore[misc]
         if not data:
             raise EOF("QEMU closed the console")
         return data
+
+    def _write(self, data: bytes) -> int:
+        """Write all of it, waiting until QEMU takes it.
+
+        A guest that boots takes nothing, and labgrid presses Enter whenever its console is silent
+        for long. Once the socket is full there are enough of these.
+        """
+        sent = 0
+        while sent < len(data):
+            enter = data == b"\n"
+            _, ready, _ = select.select([], [self._clientsocket], [], 0 if enter else WRITE_SECONDS)
+            if ready:
+                sent += self._clientsocket.send(data[sent:])
+            elif enter:
+                break
+            else:
+                raise TIMEOUT(f"the console takes no input within {WRITE_SECONDS} s")
+        return len(data)
