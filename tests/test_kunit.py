@@ -11,7 +11,7 @@ import re
 from fnmatch import fnmatchcase
 
 import pytest
-from split import tries_by_access_flag, was_split
+from split import said, tries_by_access_flag, was_split
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
@@ -36,6 +36,8 @@ sleep 3
 
 # How the linear map's blocks are split where they are idle, if that is asked for.
 ACCESS_FLAGS = "arm64.linear_map=af"
+# How the linear map is split, as the kernel says it.
+LIVE, PAUSED = "split and folded back live: ", "split and folded back in pauses: "
 
 # The vmemmap's blocks are split a few at a time, again and again.
 HUGEPAGES = """
@@ -48,6 +50,8 @@ OF_ACCESS_FLAGS = {
     "idle_blocks_are_split_by_their_access_flag",
     "vfree_knows_a_block_without_access_flag",
 }
+# What is skipped where the linear map is split in pauses, and where ranges do not change live.
+OF_LIVE_CHANGES = {"blocks_split_straight_to_pages", "contiguous_ranges_are_consistent"}
 # What takes CPUs that are paused or split blocks by access flags, as in tests of the features.
 ELSEWHERE = OF_ACCESS_FLAGS | {
     "a_change_has_one_pause_or_none",
@@ -84,28 +88,36 @@ def test_glob_selects_what_depends_on_the_processor():
 
 @pytest.mark.parametrize("build", ["checked-4k", pytest.param("debug-4k", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
-    ("cpu", "asked", "glob", "suites"),
+    ("cpu", "asked", "way", "glob", "suites"),
     [
-        (DEFAULT_CPU, "", "*", SUITES + DEBUG_SUITES),
-        (UNLISTED_CPU, "", LIVE_CHANGES_GLOB, LIVE_CHANGES),
-        pytest.param(UNLISTED_CPU, "", "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full),
+        (DEFAULT_CPU, "", LIVE, "*", SUITES + DEBUG_SUITES),
+        (UNLISTED_CPU, "", PAUSED, LIVE_CHANGES_GLOB, LIVE_CHANGES),
+        pytest.param(UNLISTED_CPU, "", PAUSED, "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full),
         pytest.param(
-            "neoverse-n1", ACCESS_FLAGS, "*", SUITES + DEBUG_SUITES, marks=pytest.mark.full
+            "neoverse-n1",
+            ACCESS_FLAGS,
+            f"{PAUSED}{ACCESS_FLAGS}",
+            "*",
+            SUITES + DEBUG_SUITES,
+            marks=pytest.mark.full,
         ),
     ],
     ids=["level2", "level0", "level0-all", "access-flags-all"],
 )
 def test_kunit_and_modules_under_the_debug_build(
-    machine, kunit_suites, build, cpu, asked, glob, suites
+    machine, kunit_suites, build, cpu, asked, way, glob, suites
 ):
     append = (
         f"kunit.enable=1 kunit.filter_glob={glob} arm64.pgtable_transition_check=on "
         f"hugetlb_free_vmemmap=on {asked}"
     )
     guest = machine(build, cpu=cpu, smp=2, append=append)
-    cases = {UNLISTED_CPU: ["a_change_has_one_pause_or_none"], DEFAULT_CPU: []}
+    cases = {UNLISTED_CPU: ["a_change_has_one_pause_or_none"], DEFAULT_CPU: OF_LIVE_CHANGES}
     kunit_suites(guest, suites, must_run=[*suites, *cases.get(cpu, OF_ACCESS_FLAGS)])
     assert was_split(guest)
+    mode, reason = said(guest)
+    assert mode == "blocks"
+    assert reason.startswith(way)
     tries = tries_by_access_flag(guest) if asked == ACCESS_FLAGS else 0
     guest.check(COME_AND_GO.replace("MODULES", MODULES[build]), timeout=300)
     guest.check(HUGEPAGES, timeout=300)
