@@ -205,6 +205,42 @@ def test_a_kernel_thread_without_memory_is_left_out_on_request_alone():
     assert klog.splats(late) == "[ 1.7] BUG: another"
 
 
+INJECTED = """\
+[ 1.1] FAULT_INJECTION: forcing a failure.
+[ 1.1] name fail_cpu_pause, interval 1, probability 100, space 0, times 12
+[ 1.1] CPU: 0 UID: 0 PID: 9 Comm: kworker/u8:0 Tainted: G        W          6.12.117 #13
+[ 1.1] Tainted: [W]=WARN
+[ 1.1] Hardware name: linux,dummy-virt (DT)
+[ 1.1] Workqueue: linear_map_fold fold_work_fn
+[ 1.1] Call trace:
+[ 1.1]  should_fail_ex+0x1cc/0x1f0
+[ 1.1]  ret_from_fork+0x10/0x20
+"""
+LOCKDEP = """\
+[ 1.2] ======================================================
+[ 1.2] WARNING: possible circular locking dependency detected
+[ 1.2] 6.12.117 #13 Not tainted
+[ 1.2] ------------------------------------------------------
+[ 1.2] kworker/u8:0/9 is trying to acquire lock:
+[ 1.2] Call trace:
+[ 1.2]  lock_acquire+0x10/0x20
+"""
+
+
+def test_injected_faults_are_left_out_on_request_and_no_report_with_them():
+    assert "should_fail_ex" in klog.splats(INJECTED)
+    assert klog.without_injected_faults(f"{INJECTED}{INJECTED}[ 1.3] on\n") == "[ 1.3] on\n"
+    for log in (f"{INJECTED}{LOCKDEP}", f"{LOCKDEP}{INJECTED}"):
+        assert klog.without_injected_faults(log) == LOCKDEP
+    # Another CPU reports something amid it.
+    name, trace = INJECTED.split("[ 1.1] CPU:")
+    amid = klog.without_injected_faults(f"{name}{LOCKDEP}[ 1.1] CPU:{trace}")
+    assert "circular locking" in klog.splats(amid)
+    # Without a trace it is no report, nor does it hide that of another one.
+    alone = name + LOCKDEP
+    assert klog.without_injected_faults(alone) == alone
+
+
 def test_a_taint_without_its_report_is_named(options):
     with boot(options) as machine:
         machine.check("echo 512 >/proc/sys/kernel/tainted")

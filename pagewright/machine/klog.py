@@ -32,6 +32,14 @@ _NO_STACK = re.compile(
     r"[^\n]* kthreadd: [^\n]*(vmalloc error|page allocation failure).*?Mem-Info:", re.DOTALL
 )
 
+# What fault injection says of a failure that it forces, up to the last function of its trace. A
+# report that another CPU begins before the trace is not a part of it.
+_INJECTED = re.compile(
+    r"[^\n]*FAULT_INJECTION: forcing a failure\.\n"
+    rf"(?:(?![^\n]*(?:{_SPLAT.pattern}))[^\n]*\n)+[^\n]*Call trace:\n"
+    r"(?:(?:\[[^\]\n]*\])* +[\w.$]+\+0x[^\n]*\n)*"
+)
+
 # A data race, between two lines of KCSAN's report, with the functions that accessed the same.
 _RACE = re.compile(r"[^\n]*BUG: KCSAN: [\w-]+ in (\w+)\S*(?: / (\w+)\S*)?\n.*?={66}\n", re.DOTALL)
 
@@ -87,6 +95,11 @@ def without_dying_cpus(log: str) -> str:
 def without_failed_threads(log: str) -> str:
     """Leave out that there was no memory for a kernel thread, where a test lets pages fail."""
     return _NO_STACK.sub("", log)
+
+
+def without_injected_faults(log: str) -> str:
+    """Leave out the traces of failures that fault injection has forced."""
+    return _INJECTED.sub("", log)
 
 
 def races(log: str) -> dict[frozenset[str], str]:
