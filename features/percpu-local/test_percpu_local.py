@@ -282,12 +282,14 @@ def test_page_table_dumps(machine):
     )
     assert RANGES[LOCAL] == f"{local:x}-{areas - 1:x}"
     assert RANGES[AREAS] == f"{areas:x}-{modules - 1:x}"
-    # What looks for pages that are writable and executable looks at the local regions, too.
+    # What looks for pages that are writable and executable looks at the local region of each CPU,
+    # too, after the kernel's own table.
     trace = "/sys/kernel/tracing"
-    place.check(f"echo percpu_local_ptdump_check >{trace}/set_ftrace_filter")
+    place.check(f"echo ptdump_walk_pgd >{trace}/set_ftrace_filter")
     place.check(f"echo function >{trace}/current_tracer")
     assert place.read(f"{debugfs}/check_wx_pages") == ["SUCCESS"]
-    assert "percpu_local_ptdump_check" in place.check(f"cat {trace}/trace")
+    walks = re.findall(r": ptdump_walk_pgd <-(\w+)", place.check(f"cat {trace}/trace"))
+    assert walks == ["ptdump_check_wx", *["percpu_local_ptdump_check"] * len(files)]
     assert place.warnings() == ""
 
 
