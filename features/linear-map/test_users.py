@@ -14,6 +14,7 @@ from typing import Any
 
 import leaves
 import pytest
+from leaf_sizes import LeafSizes
 from settled import settled_leaves
 from split import tries_by_access_flag
 from waiting import wait_until
@@ -158,12 +159,35 @@ def test_users_at_the_same_time(blocks, guest_program, build, delay):
     assert place.warnings() == ""
 
 
+def have_new_memory_in_pages(place: Machine, leaf: LeafSizes) -> None:
+    """Split most of what is free, and fill what is not split of it.
+
+    Secret memory and its pages that are free again are in blocks of the kernel's own memory; tasks
+    get memory there only when there is none for them elsewhere. Nothing must be folded.
+    """
+    free, before = place.meminfo()["MemFree"] // 1024, splits(place)
+    in_pages = leaves.parse_direct_map(place.check("cat /proc/meminfo")).get(leaf.page)
+    place.check(f"{TESTS}/touch user {free * 3 // 4}", timeout=300)
+    place.check(f"head -c {free * 3 // 8}M /dev/zero >/dev/shm/filled", timeout=300)
+    if before is None:
+        return
+    now = leaves.parse_direct_map(place.check("cat /proc/meminfo"))
+    assert splits(place) > before
+    assert now[leaf.page] - in_pages > free // 2 * MIB
+    # What was in use is in large leaves still.
+    assert any(mapped for size, mapped in now.items() if size >= leaf.block)
+
+
 @pytest.mark.full
 @builds
-def test_memory_tags(blocks, guest_program, build, way):
+def test_memory_tags(blocks, guest_program, build, way, leaf):
+    """In large leaves, and in what they were split into."""
     # A CPU that has tags, whatever the way.
-    place = blocks(build, **({"cpu": UNLISTED_CPU} if way else {}), extra_args=MTE)
+    cpu = {"cpu": UNLISTED_CPU} if way else {}
+    place = blocks(build, **cpu, append="arm64.linear_map_fold=0", extra_args=MTE)
     assert "Memory Tagging Extension" in place.console()
+    guest_program(place, f"{TESTS}/memory_tags", may_skip=())
+    have_new_memory_in_pages(place, leaf)
     guest_program(place, f"{TESTS}/memory_tags", may_skip=())
 
 
