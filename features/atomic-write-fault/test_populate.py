@@ -241,6 +241,29 @@ def test_forced_faults_of_atomics_are_counted(shared_machine: Boot, subtests) ->
     assert place.warnings() == ""
 
 
+# LSE atomics, and no Enhanced PAN, which the emulator's `max` has.
+READABLE_IF_EXECUTABLE = {"cpu": "cortex-a76"}
+
+
+@pytest.mark.parametrize(
+    ("options", "readable"),
+    [({}, False), (READABLE_IF_EXECUTABLE, True)],
+    ids=["pan3", "without-pan3"],
+)
+def test_atomics_in_execute_only_code_are_forced_where_it_is_mapped_readable(
+    shared_machine: Boot, subtests, needs_symbol, options, readable
+) -> None:
+    """Without Enhanced PAN the kernel has no mapping that can be executed and not read."""
+    needs_symbol("ARM64_EPAN")
+    place = shared_machine(build="patched-4k", smp=2, single_threaded=True, **options)
+    for kind, counter in (("ldadd", "atomic_write_fault"), ("ldxr", "exclusive_write_fault")):
+        with subtests.test(kind=kind):
+            figures = populate(place, kind, "--text=hidden")
+            assert figures["faults"] == figures["pages"] * (1 if readable else 2)
+            assert figures[counter] == (figures["pages"] if readable else 0)
+    assert place.warnings() == ""
+
+
 # Memory that is shared, and has all its pages; tmpfs has nobody told of a write.
 FILE_IN_MEMORY = ("--mapping=shared-file", "--file=/dev/shm/populate.data")
 # It has LSE, and the kernel does not let it set the dirty state, because of an erratum.
