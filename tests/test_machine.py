@@ -3,18 +3,21 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pexpect import TIMEOUT
 
 from pagewright.guest import image
 from pagewright.host.errors import PagewrightError
 from pagewright.kernel import build
-from pagewright.machine import klog
+from pagewright.machine import emulator, klog
 from pagewright.machine.boot import boot
 from pagewright.machine.machine import Machine
 from pagewright.machine.options import MachineOptions
@@ -149,6 +152,37 @@ def test_garbled_output_is_fetched_again(over_lines, monkeypatch):
     monkeypatch.setattr(over_lines._transport, "_shell", garble_once)
     result = over_lines.run("echo one; exit 3")
     assert (result.output, result.status, len(answers)) == ("one\n", 3, 2)
+
+
+@pytest.fixture
+def console(up, monkeypatch):
+    """Return the driver of a console, and the guest's end of it, which nobody reads."""
+    ours, guests = socket.socketpair()
+    with ours, guests:
+        ours.setblocking(False)
+        monkeypatch.setattr(up._emulator, "_clientsocket", ours)
+        yield up._emulator, guests
+
+
+def test_a_console_that_takes_no_input_ends_no_boot(console):
+    """A guest that boots takes none, and labgrid presses Enter as long as it prints nothing."""
+    driver, guests = console
+    assert {driver._write(b"\n") for _ in range(10_000)} == {1}
+    assert set(guests.recv(100_000)) == {ord("\n")}
+
+
+def test_what_is_typed_waits_until_there_is_room(console, monkeypatch):
+    driver, guests = console
+    text, came = bytes(range(256)) * 10_000, b""
+    with ThreadPoolExecutor() as pool:
+        typed = pool.submit(driver._write, text)
+        while len(came) < len(text):
+            came += guests.recv(1_000_000)
+        assert typed.result() == len(text)
+    assert came == text
+    monkeypatch.setattr(emulator, "WRITE_SECONDS", 0.1)
+    with pytest.raises(TIMEOUT, match="takes no input"):
+        driver._write(text)
 
 
 def test_orphans_are_reaped(up):

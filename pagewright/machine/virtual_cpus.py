@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -71,10 +71,18 @@ class VirtualCpus:
             GuestDiedError: QEMU has ended.
             TimeoutError: no CPU comes there in half a minute.
         """
+        with self.running_until(address):
+            pass
+
+    @contextmanager
+    def running_until(self, address: int) -> Iterator[None]:
+        """Do what has a CPU come to an address, while all CPUs run; see run_until()."""
         self._stop()
         self._ask(f"Z1,{address:x},4")
+        self._send("c")
+        yield
         # The answer comes when they have stopped.
-        self._ask("c")
+        self._answer()
         self._ask(f"z1,{address:x},4")
 
     def _stop(self) -> None:
