@@ -10,8 +10,11 @@
  * change must be as it was.
  *
  * Checks of views: what per_cpu_ptr() shows of a piece of per-CPU memory must
- * be what this_cpu_read() and this_cpu_write() reach on that CPU, at every
- * address.
+ * be what the this_cpu_*() operations reach on that CPU, at every address.
+ * Reads and writes alone would not do. An architecture may make them at the
+ * very address that per_cpu_ptr() returns, and only read-modify-writes at
+ * another one. arm64 does that with a local map if there is no preemption
+ * count. So there are read-modify-writes at every address, too.
  */
 #ifndef __LIB_PERCPU_CHECKS_H
 #define __LIB_PERCPU_CHECKS_H
@@ -501,14 +504,16 @@ static inline void percpu_view_check_outside(struct percpu_view *view)
 
 		for (i = 0; i < view->size; i++)
 			percpu_check(view->checks,
-				     "per_cpu_ptr() after this_cpu_write()", i,
-				     READ_ONCE(bytes[i]),
+				     "per_cpu_ptr() after this_cpu_write() or this_cpu_xchg()",
+				     i, READ_ONCE(bytes[i]),
 				     percpu_view_byte(cpu, i, salt));
 	}
 }
 
 /*
  * From inside, on a CPU that is not left meanwhile: read all, then write all.
+ * Nobody else writes to this CPU's copy meanwhile: not on every architecture is
+ * a read-modify-write atomic to other CPUs.
  */
 static inline long percpu_view_visit(void *arg)
 {
@@ -519,10 +524,14 @@ static inline long percpu_view_visit(void *arg)
 	struct percpu_checks *c = view->checks;
 	size_t i;
 
-	for (i = 0; i < view->size; i++)
+	for (i = 0; i < view->size; i++) {
+		u8 wanted = percpu_view_byte(cpu, i, view->salt);
+
 		percpu_check(c, "this_cpu_read() after per_cpu_ptr()", i,
-			     this_cpu_read(bytes[i]),
-			     percpu_view_byte(cpu, i, view->salt));
+			     this_cpu_read(bytes[i]), wanted);
+		percpu_check(c, "this_cpu_add_return() after per_cpu_ptr()", i,
+			     this_cpu_add_return(bytes[i], 0), wanted);
+	}
 	for (i = 0; i + 2 <= view->size; i += 2)
 		percpu_check(c, "this_cpu_read() of 2 bytes", i,
 			     this_cpu_read(percpu_slot_var(u16, bytes, i)),
@@ -536,9 +545,16 @@ static inline long percpu_view_visit(void *arg)
 			     this_cpu_read(percpu_slot_var(u64, bytes, i)),
 			     *(u64 *)(outside + i));
 
-	for (i = 0; i < view->size; i++)
-		this_cpu_write(bytes[i],
-			       percpu_view_byte(cpu, i, view->salt + 1));
+	for (i = 0; i < view->size; i++) {
+		u8 new = percpu_view_byte(cpu, i, view->salt + 1);
+
+		if (i % 2)
+			percpu_check(c, "this_cpu_xchg() after per_cpu_ptr()",
+				     i, this_cpu_xchg(bytes[i], new),
+				     percpu_view_byte(cpu, i, view->salt));
+		else
+			this_cpu_write(bytes[i], new);
+	}
 	cpumask_set_cpu(cpu, &view->visited);
 
 	return 0;
@@ -551,9 +567,13 @@ static inline long percpu_view_visit_zeroes(void *arg)
 	u8 __percpu *bytes = view->memory;
 	size_t i;
 
-	for (i = 0; i < view->size; i++)
+	for (i = 0; i < view->size; i++) {
 		percpu_check(view->checks, "this_cpu_read() of fresh memory", i,
 			     this_cpu_read(bytes[i]), 0);
+		percpu_check(view->checks,
+			     "this_cpu_add_return() of fresh memory", i,
+			     this_cpu_add_return(bytes[i], 0), 0);
+	}
 
 	return 0;
 }

@@ -6,11 +6,13 @@
  */
 #include <kunit/test.h>
 
+#include <linux/cpu.h>
 #include <linux/hrtimer.h>
 #include <linux/irqflags.h>
 #include <linux/module.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
+#include <linux/stop_machine.h>
 
 #include <asm/sections.h>
 
@@ -537,7 +539,7 @@ static void the_compiler_keeps_the_order(struct kunit *test)
 static noinline void check_no_alias(struct turn *turn)
 {
 	struct percpu_checks *c = &turn->checks;
-	unsigned long *mine, before, after;
+	unsigned long *mine, before, after, changed, seen;
 	unsigned int cpu;
 
 	preempt_disable();
@@ -547,9 +549,15 @@ static noinline void check_no_alias(struct turn *turn)
 	before = this_cpu_read(percpu_kunit_ulong);
 	*mine += 1000;
 	after = this_cpu_read(percpu_kunit_ulong);
+	/* Reads may be through the address in mine: see percpu_checks.h. */
+	*mine += 1000;
+	changed = this_cpu_add_return(percpu_kunit_ulong, 10000);
+	seen = *mine;
 	preempt_enable();
 	CHECK_SAME(before, 100 + raw_smp_processor_id());
 	CHECK_SAME(after, 1100 + raw_smp_processor_id());
+	CHECK_SAME(changed, 12100 + raw_smp_processor_id());
+	CHECK_SAME(seen, 12100 + raw_smp_processor_id());
 	for_each_possible_cpu(cpu)
 		if (cpu != raw_smp_processor_id())
 			CHECK_SAME(per_cpu(percpu_kunit_ulong, cpu), 100 + cpu);
@@ -646,17 +654,16 @@ static void both_views_of_reserved_memory(struct kunit *test)
 
 #ifdef HAS_STATIC_AREA
 /*
- * The kernel's own variables, at every address: they may change meanwhile, so
- * what differs is looked at again. A difference that stays is one of views.
- * KCSAN counts each access that it sees in such a variable, which would differ
- * each time, so that it must not see these.
+ * The kernel's own variables: they may change meanwhile, so what differs is
+ * looked at again. A difference that stays is one of views. KCSAN counts each
+ * access that it sees in such a variable, which would differ each time, so that
+ * it must not see these.
  */
-static __no_kcsan void check_static_area(struct turn *turn)
+static __no_kcsan void compare_static_area(struct turn *turn, size_t step,
+					   bool modify)
 {
 	u8 __percpu *start = (u8 __percpu __force *)__per_cpu_start;
 	size_t i, size = __per_cpu_end - __per_cpu_start;
-	/* With KASAN only some of each page's, at all alignments. */
-	const size_t step = IS_ENABLED(CONFIG_KASAN) ? 9 : 1;
 	unsigned int tries, cpu = raw_smp_processor_id();
 
 	for (i = 0; i < size; i += step) {
@@ -666,19 +673,55 @@ static __no_kcsan void check_static_area(struct turn *turn)
 			unsigned long flags;
 
 			local_irq_save(flags);
-			inside = this_cpu_read(start[i]);
+			inside = modify ? this_cpu_add_return(start[i], 0) :
+					  this_cpu_read(start[i]);
 			outside = READ_ONCE(*per_cpu_ptr(start + i, cpu));
 			local_irq_restore(flags);
 		}
 		percpu_check(&turn->checks,
-			     "this_cpu_read() of the static area", i, inside,
-			     outside);
+			     modify ? "this_cpu_add_return() of the static area" :
+				      "this_cpu_read() of the static area",
+			     i, inside, outside);
 	}
 }
 
+/* At every address; with KASAN only some of each page's, at all alignments. */
+static void read_static_area(struct turn *turn)
+{
+	compare_static_area(turn, IS_ENABLED(CONFIG_KASAN) ? 9 : 1, false);
+}
+
+/* At some addresses of each page, at all alignments: all CPUs wait for it. */
+static int modify_static_area(void *arg)
+{
+	struct turn *turn = arg;
+
+	compare_static_area(turn, 61, true);
+	turn->nr++;
+
+	return 0;
+}
+
+/*
+ * Other CPUs write to some of these variables. Where a read-modify-write is not
+ * atomic to them, one that leaves a variable as it is might undo what they
+ * write. So they are stopped while a CPU does that; why it is done at all, see
+ * percpu_checks.h.
+ */
 static void both_views_of_the_static_area(struct kunit *test)
 {
-	on_each_cpu_in_turn(test, check_static_area, NULL);
+	struct turn turn = { };
+	unsigned int cpu;
+
+	on_each_cpu_in_turn(test, read_static_area, NULL);
+
+	cpus_read_lock();
+	for_each_online_cpu(cpu)
+		stop_machine_cpuslocked(modify_static_area, &turn,
+					cpumask_of(cpu));
+	KUNIT_EXPECT_EQ(test, turn.nr, num_online_cpus());
+	cpus_read_unlock();
+	expect_no_failure(test, &turn.checks);
 }
 
 /* Copies that hold the same bytes would tell nothing about who has which. */
