@@ -709,7 +709,7 @@ def others_while_off() -> tuple[float, ...]:
         of, ("start 50 programs", "write and remove a file", "allocate and free 2 MiB")
     )
     # 50 and 64 are how many.
-    return (50, programs[0][0], programs[1][0], *files[0], 64, 2, *pages[0])
+    return (50, programs[0][0], programs[1][0], *files[0], *files[1], 64, 2, *pages[0], *pages[1])
 
 
 @pytest.mark.parametrize(("document", "header"), RECORDED, ids=lambda part: part.strip("| "))
