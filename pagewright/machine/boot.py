@@ -38,12 +38,15 @@ _WRONG_FILE = (
     TypeError,
 )
 
+# With 64 CPUs a boot took more than BOOT_SECONDS on a host with two that did much else.
+_SECONDS_FOR_EACH_CPU = 5
+
 
 @contextmanager
 def boot(
     options: MachineOptions,
     env: Path | None = None,
-    timeout: int = BOOT_SECONDS,
+    timeout: int | None = None,
     last_violations: list[Violation] | None = None,
 ) -> Iterator[Machine]:
     """Boot a machine, or connect to one, and end it with the context.
@@ -52,7 +55,8 @@ def boot(
         options: the machine; not applied if `env` is given.
         env: a labgrid environment file whose target "main" has a driver with
             the CommandProtocol and already runs our kernel and guest.
-        timeout: seconds until its shell must have answered.
+        timeout: seconds until its shell must have answered. By default these are more, the more
+            CPUs the machine has, as the emulator runs them on few.
         last_violations: takes what a strict machine had found when an error ended the context.
             The machine may not be able to say it any more, and its files are gone afterwards.
 
@@ -61,8 +65,9 @@ def boot(
     """
     with ExitStack() as stack:
         if env is not None:
-            yield _connect(env, stack, timeout)
+            yield _connect(env, stack, timeout or BOOT_SECONDS)
             return
+        timeout = timeout or BOOT_SECONDS + _SECONDS_FOR_EACH_CPU * options.smp
         directory = stack.enter_context(temporary("machine"))
         logs = evidence.claim(directory)
         environment = describe(options, directory, logs, timeout)
