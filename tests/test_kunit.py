@@ -11,7 +11,7 @@ import re
 from fnmatch import fnmatchcase
 
 import pytest
-from split import said, tries_by_access_flag, was_split
+from split import LIVE, PAUSED, said, tries_by_access_flag, was_split
 
 from pagewright.guest.shell import UNLOAD
 from pagewright.host import workspace
@@ -36,8 +36,6 @@ sleep 3
 
 # How the linear map's blocks are split where they are idle, if that is asked for.
 ACCESS_FLAGS = "arm64.linear_map=af"
-# How the linear map is split, as the kernel says it.
-LIVE, PAUSED = "split and folded back live: ", "split and folded back in pauses: "
 
 # The vmemmap's blocks are split a few at a time, again and again.
 HUGEPAGES = """

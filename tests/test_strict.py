@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from split import said, was_split
+from split import LIVE, PAUSED, said, was_split
 
 from pagewright.cli import main
 from pagewright.guest.shell import UNLOAD
@@ -2292,7 +2292,7 @@ def changes_as_asked(guest, suites, cpu):
     [of_hugepages] = guest.read("/sys/kernel/mm/hugetlb_vmemmap/mode")
     words = cpu.get("append", "")
     assert mode == "blocks"
-    assert reason.startswith(f"split and folded back {'in pauses' if 'cpu' in cpu else 'live'}: ")
+    assert reason.startswith(PAUSED if "cpu" in cpu else LIVE)
     assert ("arm64.linear_map=af" in reason) == ("arm64.linear_map=af" in words)
     assert of_hugepages == ("pause" if "hugetlb_vmemmap=pause" in words else "seamless")
     if "linear_map" in suites:

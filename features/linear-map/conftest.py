@@ -10,7 +10,7 @@ import leaves
 import pytest
 from leaf_sizes import LeafSizes, leaf_sizes
 from plugged import PluggedMemory
-from split import said
+from split import LIVE, PAUSED, said
 from ways import WAYS, completed
 
 from pagewright.host import workspace
@@ -43,9 +43,7 @@ def _in_blocks(place: Machine, way: dict[str, Any], build: str) -> Machine:
         pytest.skip(f"{build} pauses no CPUs for its linear map: {reason}")
     assert mode == "blocks"
     if not place.fixed:
-        wanted = "split and folded back live: "
-        if way != WAYS["live"]:
-            wanted = f"split and folded back in pauses: {way.get('append', '')}"
+        wanted = LIVE if way == WAYS["live"] else f"{PAUSED}{way.get('append', '')}"
         assert reason.startswith(wanted)
     return place
 

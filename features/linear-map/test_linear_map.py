@@ -13,6 +13,7 @@ import half_way
 import leaves
 import pytest
 from leaf_sizes import LeafSizes
+from leaves import direct_map
 from settled import settled_leaves
 from split import logged, said
 from waiting import wait_until
@@ -82,11 +83,6 @@ def machine(machine: Callable[..., Machine], leaf: LeafSizes) -> Callable[..., M
         return machine(memory=f"{leaf.memory(memory) // MIB}M", **options)
 
     return factory
-
-
-def direct_map(guest: Machine) -> dict[int, int]:
-    """Return how many bytes leaves of each size map."""
-    return leaves.parse_direct_map(guest.check("cat /proc/meminfo"))
 
 
 def vmstat(guest: Machine) -> dict[str, int]:

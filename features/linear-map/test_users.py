@@ -166,12 +166,12 @@ def have_new_memory_in_pages(place: Machine, leaf: LeafSizes) -> None:
     get memory there only when there is none for them elsewhere. Nothing must be folded.
     """
     free, before = place.meminfo()["MemFree"] // 1024, splits(place)
-    in_pages = leaves.parse_direct_map(place.check("cat /proc/meminfo")).get(leaf.page)
+    in_pages = leaves.direct_map(place).get(leaf.page)
     place.check(f"{TESTS}/touch user {free * 3 // 4}", timeout=300)
     place.check(f"head -c {free * 3 // 8}M /dev/zero >/dev/shm/filled", timeout=300)
     if before is None:
         return
-    now = leaves.parse_direct_map(place.check("cat /proc/meminfo"))
+    now = leaves.direct_map(place)
     assert splits(place) > before
     assert now[leaf.page] - in_pages > free // 2 * MIB
     # What was in use is in large leaves still.

@@ -6,14 +6,17 @@ import re
 
 from pagewright.machine.machine import Machine
 
+# How the kernel's reason begins, by the way in which blocks are split.
+LIVE, PAUSED = "split and folded back live: ", "split and folded back in pauses: "
+
+# Why the suite of the linear map skips nearly all its cases, and passes.
+NOT_SPLIT = "the linear map is not split on this system"
+
 
 def was_split(guest: Machine) -> bool:
-    """Tell whether the suite of the linear map took it for one that is split.
-
-    It skips nearly all its cases where it is not, and passes.
-    """
+    """Tell whether the suite of the linear map took it for one that is split."""
     [results] = guest.read("/sys/kernel/debug/kunit/linear_map/results")
-    return "the linear map is not split on this system" not in results
+    return NOT_SPLIT not in results
 
 
 def said(guest: Machine) -> tuple[str, str]:

@@ -165,6 +165,11 @@ def parse_direct_map(meminfo: str) -> dict[int, int]:
     return sizes
 
 
+def direct_map(place: Machine) -> dict[int, int]:
+    """Return how many bytes leaves of each size map."""
+    return parse_direct_map(place.check("cat /proc/meminfo"))
+
+
 def parse_image(iomem: str) -> tuple[int, int]:
     """Return where the kernel image is, as offsets in RAM, from the text of /proc/iomem."""
     places = {
