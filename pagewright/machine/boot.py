@@ -38,8 +38,9 @@ _WRONG_FILE = (
     TypeError,
 )
 
-# With 64 CPUs a boot took more than BOOT_SECONDS on a host with two that did much else.
-_SECONDS_FOR_EACH_CPU = 5
+# With 64 CPUs a boot took more than BOOT_SECONDS on a host with two that did much else. With 160
+# that take turns, as in benches, it is to have half an hour.
+_SECONDS_FOR_EACH_CPU = 10
 
 
 @contextmanager

@@ -87,9 +87,8 @@ class EmulatorDriver(QEMUDriver):  # type: ignore[misc]
         A guest that boots takes nothing, and labgrid presses Enter whenever its console is silent
         for long. Once the socket is full there are enough of these.
         """
-        sent = 0
+        enter, sent = data == b"\n", 0
         while sent < len(data):
-            enter = data == b"\n"
             _, ready, _ = select.select([], [self._clientsocket], [], 0 if enter else WRITE_SECONDS)
             if ready:
                 sent += self._clientsocket.send(data[sent:])

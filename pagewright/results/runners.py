@@ -27,9 +27,6 @@ from pagewright.machine.options import MachineOptions
 from pagewright.results.experiment import Part, Side, Values, Work, parse_values
 from pagewright.results.journal import Conditions
 
-# 160 CPUs that take turns took more than five minutes to boot on a busy host.
-_BOOT_SECONDS = 1800
-
 # What tells the kernel of a place from another build of the same name, and one boot of it from a
 # boot with other parameters or fewer CPUs.
 _SAYS_OF_ITSELF = ("sha256sum /sys/kernel/notes", "cat /proc/cmdline", "nproc")
@@ -150,7 +147,7 @@ class Emulator:
     def run(self, what: str, part: Part, side: Side, run: int) -> dict[str, list[Values]]:
         """Boot a machine and execute the works of one run on it."""
         options = options_for(self._space, side.build, **options_of(part, side))
-        with boot(options, timeout=_BOOT_SECONDS) as machine:
+        with boot(options) as machine:
             return execute(machine, what, part.works_of(run))
 
     def _guest(self) -> str:
