@@ -1127,9 +1127,9 @@ void cpu_pause_started_cpu(unsigned int cpu)
 /**
  * cpu_pause_look_for_cpus() - ask firmware once more about CPUs that have left
  *
- * For who is about to go on without pauses, or to wait until there are some again: nobody else may
- * ask for a pause meanwhile, which is when firmware is asked. It is not asked while somebody else
- * has pause_sem.
+ * For who is about to go on without pauses, or to wait until there are some again. Each pause that
+ * is wanted has firmware asked, too, but maybe nobody wants one meanwhile. Firmware is not asked
+ * while somebody else has pause_sem.
  *
  * Context: process context, interrupts enabled. Does not sleep.
  * Return: as cpu_pause_knows_all_cpus().
